@@ -1,0 +1,103 @@
+"""Andrea: train GPT-style language models on your own text, with a native engine.
+
+Names are loaded when they are first used, so that `import andrea` and `andrea --help` are quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .config import PRESETS, ModelConfig
+from .errors import (
+    AndreaError,
+    ArgumentError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    DTypeError,
+    EngineError,
+    LibraryError,
+    OutOfMemoryError,
+    RunError,
+    StateError,
+    TokenizerError,
+)
+
+if TYPE_CHECKING:
+    from ._library import (
+        available_instruction_sets,
+        get_num_threads,
+        instruction_set,
+        set_num_threads,
+    )
+    from .model import GPT, Decoder, engine_memory
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "GPT": "model",
+    "Decoder": "model",
+    "engine_memory": "model",
+    "set_num_threads": "_library",
+    "get_num_threads": "_library",
+    "instruction_set": "_library",
+    "available_instruction_sets": "_library",
+}
+
+__all__ = [
+    "GPT",
+    "PRESETS",
+    "AndreaError",
+    "ArgumentError",
+    "CheckpointError",
+    "ConfigError",
+    "DTypeError",
+    "DataError",
+    "Decoder",
+    "DeviceError",
+    "EngineError",
+    "LibraryError",
+    "ModelConfig",
+    "OutOfMemoryError",
+    "RunError",
+    "StateError",
+    "TokenizerError",
+    "__version__",
+    "available_instruction_sets",
+    "engine_info",
+    "engine_memory",
+    "get_num_threads",
+    "instruction_set",
+    "set_num_threads",
+]
+
+
+def engine_info() -> dict[str, Any]:
+    """What runs here: native version, instruction set, threads and devices.
+
+    Raises:
+        LibraryError: the native library cannot be loaded.
+        DeviceError: MICROGPT_ISA asks for what is not there.
+    """
+    from . import _library
+
+    return {
+        "version": _library.version(),
+        "isa": _library.instruction_set(),
+        "threads": _library.get_num_threads(),
+        "devices": ["cpu"],
+    }
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_LAZY))

@@ -1,0 +1,131 @@
+"""Loads the native library, checks that it is the one these bindings were made for, and turns statuses into exceptions.
+
+Nothing outside `_library`, `model` and `arrays` touches `ffi`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .errors import (
+    AndreaError,
+    ArgumentError,
+    DeviceError,
+    EngineError,
+    LibraryError,
+    OutOfMemoryError,
+    StateError,
+)
+
+try:
+    from ._ffi import ffi
+except ImportError as error:
+    raise LibraryError(
+        "andrea/_ffi.py is missing: it is made by the build; install with 'pip install .'"
+    ) from error
+
+_EXCEPTIONS: dict[int, type[AndreaError]] = {
+    1: ArgumentError,  # MG_ERROR_ARGUMENT
+    2: StateError,  # MG_ERROR_STATE
+    3: OutOfMemoryError,  # MG_ERROR_MEMORY
+    4: DeviceError,  # MG_ERROR_DEVICE
+    5: EngineError,  # MG_ERROR_INTERNAL
+}
+
+
+def library_path() -> Path:
+    """Where the native library is: ANDREA_LIBRARY if set, else inside the package.
+
+    Raises:
+        LibraryError: there is no file.
+    """
+    override = os.environ.get("ANDREA_LIBRARY")
+    if override:
+        path = Path(override)
+        if not path.is_file():
+            raise LibraryError(f"ANDREA_LIBRARY is {override}, but there is no such file")
+        return path
+    name = "libmicrogpt_cuda.dylib" if sys.platform == "darwin" else "libmicrogpt_cuda.so"
+    path = Path(str(resources.files("andrea").joinpath("lib", name)))
+    if not path.is_file():
+        raise LibraryError(f"the native library is missing ({path}); install with 'pip install .'")
+    return path
+
+
+def _load() -> Any:
+    path = library_path()
+    try:
+        library = ffi.dlopen(str(path))
+    except OSError as error:
+        raise LibraryError(f"the native library cannot be loaded: {error}") from error
+    # cffi's ABI mode believes the declarations: a library of another version would be called with
+    # wrong signatures in silence.
+    try:
+        version = library.mg_abi_version()
+        sizes = (library.mg_config_size(), library.mg_step_options_size())
+        for name in dir(library):
+            getattr(library, name)
+    except AttributeError as error:
+        raise LibraryError(f"{path} is not the library of these bindings: {error}") from error
+    if version != library.MG_ABI_VERSION:
+        raise LibraryError(
+            f"{path} has ABI version {version}, but these bindings need {library.MG_ABI_VERSION}: "
+            "rebuild with 'pip install .'"
+        )
+    expected = (ffi.sizeof("mg_config"), ffi.sizeof("mg_step_options"))
+    if sizes != expected:
+        raise LibraryError(f"{path} has structs of {sizes} bytes, these bindings of {expected}")
+    return library
+
+
+lib = _load()
+
+
+def check(status: int) -> None:
+    """Raise the exception of a native status; the text is the library's last error."""
+    if status != 0:
+        text = ffi.string(lib.mg_last_error()).decode("utf-8", "replace")
+        raise _EXCEPTIONS.get(status, EngineError)(text)
+
+
+def version() -> str:
+    """The native library's version."""
+    return str(ffi.string(lib.mg_version()).decode())
+
+
+def instruction_set() -> str:
+    """The CPU kernels in use: "generic", "avx2" or "avx512".
+
+    Raises:
+        DeviceError: MICROGPT_ISA names kernels that this build or CPU doesn't have.
+    """
+    name = ffi.new("const char **")
+    check(lib.mg_cpu_isa(name))
+    return str(ffi.string(name[0]).decode())
+
+
+def available_instruction_sets() -> list[str]:
+    """The CPU kernels that this build and this CPU both have, best last."""
+    return str(ffi.string(lib.mg_cpu_isa_available()).decode()).split()
+
+
+def set_num_threads(count: int) -> None:
+    """Set the number of threads of the CPU backend (1 to 1024; 0 restores the default).
+
+    Results are the same bits for any number. Not while another thread is inside the engine.
+
+    Raises:
+        ArgumentError: the count is out of range.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 1024:
+        raise ArgumentError(f"the number of threads must be an integer from 0 to 1024, got {count!r}")
+    check(lib.mg_set_num_threads(count))
+
+
+def get_num_threads() -> int:
+    """The number of threads of the CPU backend."""
+    return int(lib.mg_get_num_threads())

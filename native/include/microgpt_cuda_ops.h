@@ -1,0 +1,78 @@
+/* The ops of one backend, one by one: for parity tests and benchmarks.  The model is in microgpt_cuda.h.
+ *
+ * Pointers are to memory of the backend's device (mg_backend_allocate).  Shapes and formulas are those of the ops of the same
+ * name in src/backend.h; sizes N rows, C width, NH heads, V vocabulary.  Elements are float32 for "fp32".
+ * `prepared` weights are made from the float32 master inside each call, so callers pass the master only.
+ */
+#ifndef MICROGPT_CUDA_OPS_H
+#define MICROGPT_CUDA_OPS_H
+
+#include "microgpt_cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mg_backend mg_backend;
+
+MG_API mg_status mg_backend_create(const char* device, const char* precision, mg_backend** backend);
+MG_API void mg_backend_free(mg_backend* backend);
+MG_API mg_status mg_backend_allocate(mg_backend* backend, size_t bytes, void** memory);
+MG_API void mg_backend_release(mg_backend* backend, void* memory);
+MG_API mg_status mg_backend_copy_in(mg_backend* backend, void* device, const void* host, size_t bytes);
+MG_API mg_status mg_backend_copy_out(mg_backend* backend, void* host, const void* device, size_t bytes);
+MG_API size_t mg_backend_element_bytes(const mg_backend* backend);
+
+MG_API mg_status mg_op_embedding_forward(mg_backend* backend, float* out, const int32_t* tokens,
+                                         const int32_t* positions, const float* wte, const float* wpe, int64_t N,
+                                         int64_t T, int64_t C);
+MG_API mg_status mg_op_embedding_backward(mg_backend* backend, float* dwte, float* dwpe, const float* dout,
+                                          const int32_t* tokens, int64_t N, int64_t T, int64_t C);
+MG_API mg_status mg_op_norm_forward(mg_backend* backend, void* out, float* mean, float* rstd, const float* x,
+                                    const float* gamma, const float* beta, int64_t N, int64_t C);
+MG_API mg_status mg_op_norm_backward(mg_backend* backend, float* dx, float* dgamma, float* dbeta, const void* dout,
+                                     const float* x, const float* mean, const float* rstd, const float* gamma,
+                                     int64_t N, int64_t C);
+MG_API mg_status mg_op_linear_forward(mg_backend* backend, void* out, const void* x, const float* weight,
+                                      const float* bias, int64_t N, int64_t rows, int64_t columns);
+MG_API mg_status mg_op_linear_gelu_forward(mg_backend* backend, void* hidden, void* out, const void* x,
+                                           const float* weight, const float* bias, int64_t N, int64_t rows,
+                                           int64_t columns);
+MG_API mg_status mg_op_linear_residual_forward(mg_backend* backend, float* out, const float* residual, const void* x,
+                                               const float* weight, const float* bias, int64_t N, int64_t rows,
+                                               int64_t columns);
+MG_API mg_status mg_op_linear_backward_input(mg_backend* backend, void* dx, const void* dout, const float* weight,
+                                             int64_t N, int64_t rows, int64_t columns);
+MG_API mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhidden, void* out, const void* dout,
+                                                  const void* hidden, const float* weight, int64_t N, int64_t rows,
+                                                  int64_t columns);
+MG_API mg_status mg_op_linear_backward_weight(mg_backend* backend, float* dweight, float* dbias, const void* dout,
+                                              const void* x, int64_t N, int64_t rows, int64_t columns);
+MG_API size_t mg_op_attention_saved_bytes(const mg_backend* backend, int64_t B, int64_t T, int64_t NH);
+MG_API mg_status mg_op_attention_forward(mg_backend* backend, void* out, void* saved, const void* qkv, int64_t B,
+                                         int64_t T, int64_t C, int64_t NH);
+MG_API mg_status mg_op_attention_backward(mg_backend* backend, void* dqkv, const void* dout, const void* qkv,
+                                          const void* out, const void* saved, int64_t B, int64_t T, int64_t C,
+                                          int64_t NH);
+MG_API mg_status mg_op_head_loss_forward(mg_backend* backend, float* losses, const void* x, const float* wte,
+                                         const int32_t* targets, int64_t N, int64_t C, int64_t V);
+MG_API mg_status mg_op_head_loss_backward(mg_backend* backend, float* losses, void* dx, float* dwte, const void* x,
+                                          const float* wte, const int32_t* targets, float scale, int64_t N, int64_t C,
+                                          int64_t V);
+MG_API mg_status mg_op_head_forward(mg_backend* backend, float* logits, const void* x, const float* wte, int64_t N,
+                                    int64_t C, int64_t V);
+MG_API mg_status mg_op_sum(mg_backend* backend, float* result, const float* x, int64_t count);
+MG_API mg_status mg_op_global_norm(mg_backend* backend, float* result, const float* x, int64_t count);
+/* One range; options->struct_size as in mg_step; step counts from 1. */
+MG_API mg_status mg_op_adamw(mg_backend* backend, float* parameters, float* gradients, float* m, float* v,
+                             const float* norm, int64_t count, int32_t decays, int64_t step,
+                             const mg_step_options* options);
+MG_API size_t mg_op_cache_bytes(const mg_backend* backend, int64_t sequences, int64_t capacity, int64_t C);
+MG_API mg_status mg_op_cached_attention_forward(mg_backend* backend, void* out, void* cache, const void* qkv,
+                                                const int32_t* sequences, const int32_t* positions, int64_t rows,
+                                                int64_t capacity, int64_t C, int64_t NH);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

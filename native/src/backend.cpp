@@ -1,0 +1,30 @@
+// (device, precision) -> Backend: the only file that knows the backends by name.
+#include "backend.h"
+
+#include "cpu/cpu_backend.h"
+#include "cpu/isa.h"
+#include "cpu/threads.h"
+#include "error.h"
+
+namespace mg {
+
+std::unique_ptr<Backend> create_backend(const std::string& device, const std::string& precision) {
+    if (device != "cpu" && device != "auto")
+        throw Error(MG_ERROR_DEVICE, format("device is '%s' but this build has: cpu", device.c_str()));
+    if (precision != "fp32" && precision != "auto")
+        throw Error(MG_ERROR_DEVICE, format("precision is '%s' but device cpu has: fp32", precision.c_str()));
+    return std::make_unique<cpu::CpuBackend>();
+}
+
+const char* cpu_isa() { return cpu::kernels().isa; }
+
+const char* available_cpu_isas() { return cpu::available_isas(); }
+
+int cpu_threads() { return cpu::thread_count(); }
+
+void set_cpu_threads(int count) {
+    check_argument(count >= 0 && count <= cpu::kMaxThreads, "threads: count is %d but must be 0 to %d", count, cpu::kMaxThreads);
+    cpu::set_thread_count(count);
+}
+
+}  // namespace mg

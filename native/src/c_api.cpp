@@ -1,0 +1,267 @@
+// extern "C" bodies of microgpt_cuda.h: check arguments, call the model, turn exceptions into a status.
+#include <cmath>
+#include <cstring>
+
+#include "backend.h"
+#include "guard.h"
+#include "model/decoder.h"
+#include "model/gpt.h"
+
+struct mg_model {
+    mg::Gpt gpt;
+};
+
+struct mg_decoder {
+    mg::Decoder decoder;
+};
+
+namespace mg {
+
+std::string& last_error() {
+    thread_local std::string text;
+    return text;
+}
+
+namespace {
+
+Config config_of(const mg_config* config, const char* call) {
+    check_pointer(config, call, "config");
+    check_argument(config->struct_size == sizeof(mg_config), "%s: config.struct_size is %zu but this library's is %zu", call,
+                   config->struct_size, sizeof(mg_config));
+    const Config checked{config->vocab_size, config->block_size, config->n_layer, config->n_head, config->n_embd};
+    checked.check();
+    return checked;
+}
+
+void check_option(bool holds, const char* name, float value, const char* range) {
+    check_argument(holds, "step: %s is %g but must be %s", name, static_cast<double>(value), range);
+}
+
+}  // namespace
+
+AdamW adamw_of(const mg_step_options* o, const char* call) {
+    check_pointer(o, call, "options");
+    check_argument(o->struct_size == sizeof(mg_step_options), "%s: options.struct_size is %zu but this library's is %zu",
+                   call, o->struct_size, sizeof(mg_step_options));
+    const auto at_least_0 = [](float x) { return std::isfinite(x) && x >= 0; };
+    check_option(at_least_0(o->learning_rate), "learning_rate", o->learning_rate, "finite and at least 0");
+    check_option(o->beta1 >= 0 && o->beta1 < 1, "beta1", o->beta1, "in [0, 1)");
+    check_option(o->beta2 >= 0 && o->beta2 < 1, "beta2", o->beta2, "in [0, 1)");
+    check_option(std::isfinite(o->epsilon) && o->epsilon > 0, "epsilon", o->epsilon, "finite and above 0");
+    check_option(at_least_0(o->weight_decay), "weight_decay", o->weight_decay, "finite and at least 0");
+    check_option(at_least_0(o->max_norm), "max_norm", o->max_norm, "finite and at least 0 (0: no clipping)");
+    return {o->learning_rate, o->beta1, o->beta2, o->epsilon, o->weight_decay, o->max_norm, 1};
+}
+
+}  // namespace mg
+
+using mg::check_argument;
+using mg::check_pointer;
+using mg::guarded;
+
+extern "C" {
+
+// ---- library
+
+int32_t mg_abi_version(void) { return MG_ABI_VERSION; }
+const char* mg_version(void) { return MG_VERSION; }
+size_t mg_config_size(void) { return sizeof(mg_config); }
+size_t mg_step_options_size(void) { return sizeof(mg_step_options); }
+const char* mg_last_error(void) { return mg::last_error().c_str(); }
+
+mg_status mg_cpu_isa(const char** name) {
+    return guarded([&] {
+        check_pointer(name, "cpu_isa", "name");
+        *name = mg::cpu_isa();
+    });
+}
+
+const char* mg_cpu_isa_available(void) { return mg::available_cpu_isas(); }
+
+mg_status mg_set_num_threads(int32_t count) {
+    return guarded([&] { mg::set_cpu_threads(count); });
+}
+
+int32_t mg_get_num_threads(void) { return mg::cpu_threads(); }
+
+// ---- model
+
+mg_status mg_model_create(const mg_config* config, const char* device, const char* precision, uint64_t seed,
+                          mg_model** model) {
+    return guarded([&] {
+        check_pointer(model, "model_create", "model");
+        check_pointer(device, "model_create", "device");
+        check_pointer(precision, "model_create", "precision");
+        const mg::Config checked = mg::config_of(config, "model_create");
+        *model = new mg_model{mg::Gpt(checked, mg::create_backend(device, precision), seed)};
+    });
+}
+
+void mg_model_free(mg_model* model) { delete model; }
+
+const char* mg_model_device(const mg_model* model) { return model == nullptr ? "" : model->gpt.backend().device(); }
+const char* mg_model_precision(const mg_model* model) { return model == nullptr ? "" : model->gpt.backend().precision(); }
+
+mg_status mg_model_reset(mg_model* model, uint64_t seed) {
+    return guarded([&] {
+        check_pointer(model, "model_reset", "model");
+        model->gpt.reset(seed);
+    });
+}
+
+mg_status mg_forward(mg_model* model, const int32_t* tokens, const int32_t* targets, int32_t B, int32_t T, float* loss) {
+    return guarded([&] {
+        check_pointer(model, "forward", "model");
+        check_pointer(tokens, "forward", "tokens");
+        check_pointer(targets, "forward", "targets");
+        check_pointer(loss, "forward", "loss");
+        *loss = model->gpt.forward(tokens, targets, B, T);
+    });
+}
+
+mg_status mg_backward(mg_model* model, float loss_scale) {
+    return guarded([&] {
+        check_pointer(model, "backward", "model");
+        check_argument(std::isfinite(loss_scale), "backward: loss_scale is not finite");
+        model->gpt.backward(loss_scale);
+    });
+}
+
+mg_status mg_forward_backward(mg_model* model, const int32_t* tokens, const int32_t* targets, int32_t B, int32_t T,
+                              float loss_scale, float* loss) {
+    return guarded([&] {
+        check_pointer(model, "forward_backward", "model");
+        check_pointer(tokens, "forward_backward", "tokens");
+        check_pointer(targets, "forward_backward", "targets");
+        check_pointer(loss, "forward_backward", "loss");
+        check_argument(std::isfinite(loss_scale), "forward_backward: loss_scale is not finite");
+        *loss = model->gpt.forward_backward(tokens, targets, B, T, loss_scale);
+    });
+}
+
+mg_status mg_step(mg_model* model, const mg_step_options* options, float* gradient_norm) {
+    return guarded([&] {
+        check_pointer(model, "step", "model");
+        const float norm = model->gpt.step(mg::adamw_of(options, "step"));
+        if (gradient_norm != nullptr) *gradient_norm = norm;
+    });
+}
+
+mg_status mg_logits(mg_model* model, const int32_t* tokens, int32_t B, int32_t T, float* logits) {
+    return guarded([&] {
+        check_pointer(model, "logits", "model");
+        check_pointer(tokens, "logits", "tokens");
+        check_pointer(logits, "logits", "logits");
+        model->gpt.logits(tokens, B, T, logits);
+    });
+}
+
+int64_t mg_model_step_count(const mg_model* model) { return model == nullptr ? 0 : model->gpt.step_count(); }
+
+mg_status mg_model_set_step_count(mg_model* model, int64_t count) {
+    return guarded([&] {
+        check_pointer(model, "set_step_count", "model");
+        model->gpt.set_step_count(count);
+    });
+}
+
+// ---- tensors
+
+int32_t mg_model_tensor_count(const mg_model* model) {
+    return model == nullptr ? 0 : static_cast<int32_t>(model->gpt.parameters().table().tensors().size());
+}
+
+mg_status mg_model_tensor(const mg_model* model, int32_t index, mg_tensor* tensor) {
+    return guarded([&] {
+        check_pointer(model, "tensor", "model");
+        check_pointer(tensor, "tensor", "tensor");
+        check_argument(index >= 0 && index < mg_model_tensor_count(model), "tensor: index is %d but there are %d tensors",
+                       index, mg_model_tensor_count(model));
+        const mg::Tensor& from = model->gpt.parameters().table()[index];
+        *tensor = {};
+        std::strncpy(tensor->name, from.name.c_str(), sizeof tensor->name - 1);
+        tensor->n_dims = from.is_matrix() ? 2 : 1;
+        tensor->shape[0] = from.rows;
+        tensor->shape[1] = from.is_matrix() ? from.columns : 1;
+        tensor->offset = from.offset;
+        tensor->size = from.size();
+        tensor->decays = from.decays() ? 1 : 0;
+    });
+}
+
+int64_t mg_model_parameter_count(const mg_model* model) {
+    return model == nullptr ? 0 : model->gpt.parameters().table().parameter_count();
+}
+
+mg_status mg_model_memory(mg_model* model, mg_memory kind, float** memory) {
+    return guarded([&] {
+        check_pointer(model, "memory", "model");
+        check_pointer(memory, "memory", "memory");
+        mg::Parameters& parameters = model->gpt.parameters();
+        switch (kind) {
+            case MG_PARAMETERS: *memory = parameters.values(); return;
+            case MG_GRADIENTS: *memory = parameters.gradients(); return;
+            case MG_MOMENT_1: *memory = parameters.moment_1(); return;
+            case MG_MOMENT_2: *memory = parameters.moment_2(); return;
+        }
+        check_argument(false, "memory: kind is %d but must be 0 to 3", static_cast<int>(kind));
+    });
+}
+
+mg_status mg_model_refresh(mg_model* model) {
+    return guarded([&] {
+        check_pointer(model, "refresh", "model");
+        model->gpt.parameters().prepare();
+    });
+}
+
+mg_status mg_plan_memory(const mg_config* config, const char* device, const char* precision, int32_t B, int32_t T,
+                         int32_t training, mg_memory_plan* plan) {
+    return guarded([&] {
+        check_pointer(plan, "plan_memory", "plan");
+        check_pointer(device, "plan_memory", "device");
+        check_pointer(precision, "plan_memory", "precision");
+        const mg::Config checked = mg::config_of(config, "plan_memory");
+        check_argument(B >= 1, "plan_memory: B is %d but must be at least 1", B);
+        check_argument(T >= 1 && T <= checked.block_size, "plan_memory: T is %d but block_size is %lld", T,
+                       static_cast<long long>(checked.block_size));
+        *plan = mg::Gpt::plan(checked, *mg::create_backend(device, precision), B, T, training != 0);
+    });
+}
+
+// ---- decode
+
+mg_status mg_decoder_create(mg_model* model, int32_t sequences, mg_decoder** decoder) {
+    return guarded([&] {
+        check_pointer(model, "decoder_create", "model");
+        check_pointer(decoder, "decoder_create", "decoder");
+        check_argument(sequences >= 1, "decoder_create: sequences is %d but must be at least 1", sequences);
+        *decoder = new mg_decoder{mg::Decoder(model->gpt, sequences)};
+    });
+}
+
+void mg_decoder_free(mg_decoder* decoder) { delete decoder; }
+
+mg_status mg_decoder_reset(mg_decoder* decoder) {
+    return guarded([&] {
+        check_pointer(decoder, "decoder_reset", "decoder");
+        decoder->decoder.reset();
+    });
+}
+
+mg_status mg_decoder_feed(mg_decoder* decoder, const int32_t* tokens, const int32_t* counts, float* logits) {
+    return guarded([&] {
+        check_pointer(decoder, "decoder_feed", "decoder");
+        check_pointer(tokens, "decoder_feed", "tokens");
+        check_pointer(counts, "decoder_feed", "counts");
+        check_pointer(logits, "decoder_feed", "logits");
+        decoder->decoder.feed(tokens, counts, logits);
+    });
+}
+
+int32_t mg_decoder_length(const mg_decoder* decoder, int32_t sequence) {
+    if (decoder == nullptr || sequence < 0 || sequence >= decoder->decoder.sequences()) return 0;
+    return static_cast<int32_t>(decoder->decoder.length(sequence));
+}
+
+}  // extern "C"

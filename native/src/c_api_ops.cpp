@@ -1,0 +1,233 @@
+// extern "C" bodies of microgpt_cuda_ops.h: each op of a backend on its own.
+#include "microgpt_cuda_ops.h"
+
+#include <initializer_list>
+
+#include "backend.h"
+#include "guard.h"
+#include "model/buffer.h"
+
+struct mg_backend {
+    std::unique_ptr<mg::Backend> backend;
+};
+
+namespace mg {
+
+AdamW adamw_of(const mg_step_options* options, const char* call);  // c_api.cpp
+
+namespace {
+
+// Runs body(backend) after checking the handle and that every size is at least 1.
+template <typename Body>
+mg_status run_op(mg_backend* handle, const char* op, std::initializer_list<int64_t> sizes, const Body& body) {
+    return guarded([&] {
+        check_pointer(handle, op, "backend");
+        for (const int64_t size : sizes)
+            check_argument(size >= 1, "%s: a size is %lld but must be at least 1", op, static_cast<long long>(size));
+        body(*handle->backend);
+    });
+}
+
+// A weight prepared for one call.
+class PreparedWeight {
+   public:
+    PreparedWeight(Backend& backend, const float* master, int64_t rows, int64_t columns) : memory_(backend) {
+        memory_.reserve(backend.prepared_bytes(rows, columns));
+        weight_ = {master, memory_.get(), rows, columns};
+        backend.prepare(weight_);
+    }
+    operator const Weight&() const { return weight_; }
+
+   private:
+    Buffer memory_;
+    Weight weight_;
+};
+
+const Element* elements(const void* x) { return static_cast<const Element*>(x); }
+Element* elements(void* x) { return static_cast<Element*>(x); }
+
+}  // namespace
+}  // namespace mg
+
+using mg::Backend;
+using mg::elements;
+using mg::PreparedWeight;
+using mg::run_op;
+
+extern "C" {
+
+mg_status mg_backend_create(const char* device, const char* precision, mg_backend** backend) {
+    return mg::guarded([&] {
+        mg::check_pointer(device, "backend_create", "device");
+        mg::check_pointer(precision, "backend_create", "precision");
+        mg::check_pointer(backend, "backend_create", "backend");
+        *backend = new mg_backend{mg::create_backend(device, precision)};
+    });
+}
+
+void mg_backend_free(mg_backend* backend) { delete backend; }
+
+mg_status mg_backend_allocate(mg_backend* backend, size_t bytes, void** memory) {
+    return run_op(backend, "allocate", {}, [&](Backend& b) { *memory = b.allocate(bytes); });
+}
+
+void mg_backend_release(mg_backend* backend, void* memory) {
+    if (backend != nullptr) backend->backend->release(memory);
+}
+
+mg_status mg_backend_copy_in(mg_backend* backend, void* device, const void* host, size_t bytes) {
+    return run_op(backend, "copy_in", {}, [&](Backend& b) { b.copy_in(device, host, bytes); });
+}
+
+mg_status mg_backend_copy_out(mg_backend* backend, void* host, const void* device, size_t bytes) {
+    return run_op(backend, "copy_out", {}, [&](Backend& b) { b.copy_out(host, device, bytes); });
+}
+
+size_t mg_backend_element_bytes(const mg_backend* backend) {
+    return backend == nullptr ? 0 : backend->backend->element_bytes();
+}
+
+mg_status mg_op_embedding_forward(mg_backend* backend, float* out, const int32_t* tokens, const int32_t* positions,
+                                  const float* wte, const float* wpe, int64_t N, int64_t T, int64_t C) {
+    return run_op(backend, "embedding_forward", {N, T, C},
+                  [&](Backend& b) { b.embedding_forward(out, tokens, positions, wte, wpe, N, T, C); });
+}
+
+mg_status mg_op_embedding_backward(mg_backend* backend, float* dwte, float* dwpe, const float* dout,
+                                   const int32_t* tokens, int64_t N, int64_t T, int64_t C) {
+    return run_op(backend, "embedding_backward", {N, T, C},
+                  [&](Backend& b) { b.embedding_backward(dwte, dwpe, dout, tokens, N, T, C); });
+}
+
+mg_status mg_op_norm_forward(mg_backend* backend, void* out, float* mean, float* rstd, const float* x,
+                             const float* gamma, const float* beta, int64_t N, int64_t C) {
+    return run_op(backend, "norm_forward", {N, C},
+                  [&](Backend& b) { b.norm_forward(elements(out), mean, rstd, x, gamma, beta, N, C); });
+}
+
+mg_status mg_op_norm_backward(mg_backend* backend, float* dx, float* dgamma, float* dbeta, const void* dout,
+                              const float* x, const float* mean, const float* rstd, const float* gamma, int64_t N,
+                              int64_t C) {
+    return run_op(backend, "norm_backward", {N, C}, [&](Backend& b) {
+        b.norm_backward(dx, dgamma, dbeta, elements(dout), x, mean, rstd, gamma, N, C);
+    });
+}
+
+mg_status mg_op_linear_forward(mg_backend* backend, void* out, const void* x, const float* weight, const float* bias,
+                               int64_t N, int64_t rows, int64_t columns) {
+    return run_op(backend, "linear_forward", {N, rows, columns}, [&](Backend& b) {
+        b.linear_forward(elements(out), elements(x), PreparedWeight(b, weight, rows, columns), bias, N);
+    });
+}
+
+mg_status mg_op_linear_gelu_forward(mg_backend* backend, void* hidden, void* out, const void* x, const float* weight,
+                                    const float* bias, int64_t N, int64_t rows, int64_t columns) {
+    return run_op(backend, "linear_gelu_forward", {N, rows, columns}, [&](Backend& b) {
+        b.linear_gelu_forward(elements(hidden), elements(out), elements(x), PreparedWeight(b, weight, rows, columns),
+                              bias, N);
+    });
+}
+
+mg_status mg_op_linear_residual_forward(mg_backend* backend, float* out, const float* residual, const void* x,
+                                        const float* weight, const float* bias, int64_t N, int64_t rows,
+                                        int64_t columns) {
+    return run_op(backend, "linear_residual_forward", {N, rows, columns}, [&](Backend& b) {
+        b.linear_residual_forward(out, residual, elements(x), PreparedWeight(b, weight, rows, columns), bias, N);
+    });
+}
+
+mg_status mg_op_linear_backward_input(mg_backend* backend, void* dx, const void* dout, const float* weight, int64_t N,
+                                      int64_t rows, int64_t columns) {
+    return run_op(backend, "linear_backward_input", {N, rows, columns}, [&](Backend& b) {
+        b.linear_backward_input(elements(dx), elements(dout), PreparedWeight(b, weight, rows, columns), N);
+    });
+}
+
+mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhidden, void* out, const void* dout,
+                                           const void* hidden, const float* weight, int64_t N, int64_t rows,
+                                           int64_t columns) {
+    return run_op(backend, "linear_gelu_backward_input", {N, rows, columns}, [&](Backend& b) {
+        b.linear_gelu_backward_input(elements(dhidden), elements(out), elements(dout), elements(hidden),
+                                     PreparedWeight(b, weight, rows, columns), N);
+    });
+}
+
+mg_status mg_op_linear_backward_weight(mg_backend* backend, float* dweight, float* dbias, const void* dout,
+                                       const void* x, int64_t N, int64_t rows, int64_t columns) {
+    return run_op(backend, "linear_backward_weight", {N, rows, columns}, [&](Backend& b) {
+        b.linear_backward_weight(dweight, dbias, elements(dout), elements(x), N, rows, columns);
+    });
+}
+
+size_t mg_op_attention_saved_bytes(const mg_backend* backend, int64_t B, int64_t T, int64_t NH) {
+    return backend == nullptr ? 0 : backend->backend->attention_saved_bytes(B, T, NH);
+}
+
+mg_status mg_op_attention_forward(mg_backend* backend, void* out, void* saved, const void* qkv, int64_t B, int64_t T,
+                                  int64_t C, int64_t NH) {
+    return run_op(backend, "attention_forward", {B, T, C, NH}, [&](Backend& b) {
+        mg::check_argument(C % NH == 0, "attention_forward: NH does not divide C");
+        b.attention_forward(elements(out), saved, elements(qkv), B, T, C, NH);
+    });
+}
+
+mg_status mg_op_attention_backward(mg_backend* backend, void* dqkv, const void* dout, const void* qkv, const void* out,
+                                   const void* saved, int64_t B, int64_t T, int64_t C, int64_t NH) {
+    return run_op(backend, "attention_backward", {B, T, C, NH}, [&](Backend& b) {
+        mg::check_argument(C % NH == 0, "attention_backward: NH does not divide C");
+        b.attention_backward(elements(dqkv), elements(dout), elements(qkv), elements(out), saved, B, T, C, NH);
+    });
+}
+
+mg_status mg_op_head_loss_forward(mg_backend* backend, float* losses, const void* x, const float* wte,
+                                  const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+    return run_op(backend, "head_loss_forward", {N, C, V}, [&](Backend& b) {
+        b.head_loss_forward(losses, elements(x), PreparedWeight(b, wte, V, C), targets, N);
+    });
+}
+
+mg_status mg_op_head_loss_backward(mg_backend* backend, float* losses, void* dx, float* dwte, const void* x,
+                                   const float* wte, const int32_t* targets, float scale, int64_t N, int64_t C,
+                                   int64_t V) {
+    return run_op(backend, "head_loss_backward", {N, C, V}, [&](Backend& b) {
+        b.head_loss_backward(losses, elements(dx), dwte, elements(x), PreparedWeight(b, wte, V, C), targets, scale, N);
+    });
+}
+
+mg_status mg_op_head_forward(mg_backend* backend, float* logits, const void* x, const float* wte, int64_t N, int64_t C,
+                             int64_t V) {
+    return run_op(backend, "head_forward", {N, C, V},
+                  [&](Backend& b) { b.head_forward(logits, elements(x), PreparedWeight(b, wte, V, C), N); });
+}
+
+mg_status mg_op_sum(mg_backend* backend, float* result, const float* x, int64_t count) {
+    return run_op(backend, "sum", {count}, [&](Backend& b) { b.sum(result, x, count); });
+}
+
+mg_status mg_op_global_norm(mg_backend* backend, float* result, const float* x, int64_t count) {
+    return run_op(backend, "global_norm", {count}, [&](Backend& b) { b.global_norm(result, x, count); });
+}
+
+mg_status mg_op_adamw(mg_backend* backend, float* parameters, float* gradients, float* m, float* v, const float* norm,
+                      int64_t count, int32_t decays, int64_t step, const mg_step_options* options) {
+    return run_op(backend, "adamw", {count, step}, [&](Backend& b) {
+        mg::AdamW adamw = mg::adamw_of(options, "adamw");
+        adamw.step = step;
+        b.adamw(parameters, gradients, m, v, norm, {{0, count, decays != 0}}, adamw);
+    });
+}
+
+size_t mg_op_cache_bytes(const mg_backend* backend, int64_t sequences, int64_t capacity, int64_t C) {
+    return backend == nullptr ? 0 : backend->backend->cache_bytes(sequences, capacity, C);
+}
+
+mg_status mg_op_cached_attention_forward(mg_backend* backend, void* out, void* cache, const void* qkv,
+                                         const int32_t* sequences, const int32_t* positions, int64_t rows,
+                                         int64_t capacity, int64_t C, int64_t NH) {
+    return run_op(backend, "cached_attention_forward", {rows, capacity, C, NH}, [&](Backend& b) {
+        mg::check_argument(C % NH == 0, "cached_attention_forward: NH does not divide C");
+        b.cached_attention_forward(elements(out), cache, elements(qkv), sequences, positions, rows, capacity, C, NH);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,88 @@
+// The CPU backend in float32: shares each op's work out over the threads and calls the kernels of the chosen instruction set.
+#pragma once
+
+#include <vector>
+
+#include "backend.h"
+#include "cpu/kernels.h"
+
+namespace mg::cpu {
+
+class CpuBackend final : public Backend {
+   public:
+    CpuBackend();
+    ~CpuBackend() override;
+    CpuBackend(const CpuBackend&) = delete;
+    CpuBackend& operator=(const CpuBackend&) = delete;
+
+    const char* device() const override { return "cpu"; }
+    const char* precision() const override { return "fp32"; }
+
+    void* allocate(size_t bytes) override;
+    void release(void* memory) override;
+    void zero(void* memory, size_t bytes) override;
+    void copy_in(void* device, const void* host, size_t bytes) override;
+    void copy_out(void* host, const void* device, size_t bytes) override;
+    void synchronize() override {}
+    size_t element_bytes() const override { return sizeof(float); }
+    size_t scratch_bytes(const StepShape& shape) const override;
+
+    size_t prepared_bytes(int64_t, int64_t) const override { return 0; }
+    void prepare(const Weight&) override {}
+    const Element* as_elements(Element*, const float* x, int64_t) override {
+        return reinterpret_cast<const Element*>(x);
+    }
+
+    void embedding_forward(float* out, const int32_t* tokens, const int32_t* positions, const float* wte,
+                           const float* wpe, int64_t N, int64_t T, int64_t C) override;
+    void embedding_backward(float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t N, int64_t T,
+                            int64_t C) override;
+    void norm_forward(Element* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
+                      int64_t N, int64_t C) override;
+    void norm_backward(float* dx, float* dgamma, float* dbeta, const Element* dout, const float* x, const float* mean,
+                       const float* rstd, const float* gamma, int64_t N, int64_t C) override;
+    void linear_forward(Element* out, const Element* x, const Weight& weight, const float* bias, int64_t N) override;
+    void linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight, const float* bias,
+                             int64_t N) override;
+    void linear_residual_forward(float* out, const float* residual, const Element* x, const Weight& weight,
+                                 const float* bias, int64_t N) override;
+    void linear_backward_input(Element* dx, const Element* dout, const Weight& weight, int64_t N) override;
+    void linear_gelu_backward_input(Element* dhidden, Element* out, const Element* dout, const Element* hidden,
+                                    const Weight& weight, int64_t N) override;
+    void linear_backward_weight(float* dweight, float* dbias, const Element* dout, const Element* x, int64_t N,
+                                int64_t rows, int64_t columns) override;
+    size_t attention_saved_bytes(int64_t B, int64_t T, int64_t NH) const override;
+    void attention_forward(Element* out, void* saved, const Element* qkv, int64_t B, int64_t T, int64_t C,
+                           int64_t NH) override;
+    void attention_backward(Element* dqkv, const Element* dout, const Element* qkv, const Element* out,
+                            const void* saved, int64_t B, int64_t T, int64_t C, int64_t NH) override;
+    void head_loss_forward(float* losses, const Element* x, const Weight& wte, const int32_t* targets,
+                           int64_t N) override;
+    void head_loss_backward(float* losses, Element* dx, float* dwte, const Element* x, const Weight& wte,
+                            const int32_t* targets, float scale, int64_t N) override;
+    void head_forward(float* logits, const Element* x, const Weight& wte, int64_t N) override;
+    void sum(float* result, const float* x, int64_t count) override;
+    void global_norm(float* result, const float* x, int64_t count) override;
+    void adamw(float* parameters, float* gradients, float* m, float* v, const float* norm,
+               const std::vector<ParameterRange>& ranges, const AdamW& options) override;
+    size_t cache_bytes(int64_t sequences, int64_t capacity, int64_t C) const override;
+    void cached_attention_forward(Element* out, void* cache, const Element* qkv, const int32_t* sequences,
+                                  const int32_t* positions, int64_t rows, int64_t capacity, int64_t C,
+                                  int64_t NH) override;
+
+   private:
+    void multiply(const Product& product);
+    void head_losses(float* losses, float* dx, float* dwte, const float* x, const Weight& wte, const int32_t* targets,
+                     float scale, int64_t N);
+    // Memory that grows to the largest request and is kept: `bytes` for each thread, or one block.
+    char* thread_scratch(size_t bytes);
+    float* shared_scratch(size_t bytes);
+
+    const Kernels& kernels_;
+    void* thread_memory_ = nullptr;
+    size_t thread_memory_bytes_ = 0;
+    void* shared_memory_ = nullptr;
+    size_t shared_memory_bytes_ = 0;
+};
+
+}  // namespace mg::cpu

@@ -1,0 +1,52 @@
+// Softmax cross-entropy of rows of logits, natural logarithm.
+//   forward   loss = log(sum(exp(l))) - l[target], with the row's maximum taken out first; 0 where the target is -1
+//   backward  dl = scale (softmax(l) - onehot(target)), written over the logits; 0 where the target is -1
+#pragma once
+
+#include "cpu/ops/math.h"
+
+namespace {
+
+inline float row_maximum(const float* x, int64_t n) {
+    float best = x[0];
+    int64_t i = 0;
+    if (n >= kWidth) {
+        Vector most = load(x);
+        for (i = kWidth; i + kWidth <= n; i += kWidth) most = maximum(load(x + i), most);
+        best = max_lanes(most);
+    }
+    for (; i < n; ++i) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+inline void loss_rows(float* losses, float* logits, const int32_t* targets, float scale, int64_t row_begin,
+                      int64_t row_end, int64_t V) {
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        float* l = logits + row * V;
+        if (targets[row] < 0) {
+            losses[row] = 0.0f;
+            if (scale != 0.0f) memset(l, 0, static_cast<size_t>(V) * sizeof(float));
+            continue;
+        }
+        const float most = row_maximum(l, V);
+        const float of_target = l[targets[row]] - most;
+        Vector total = {};
+        float rest = 0.0f;
+        for_vectors(V, [&](int64_t v, int64_t n) {
+            const Vector e = exponential(load_some(l + v, n) - most);
+            store_some(l + v, e, n);
+            if (n == kWidth)
+                total = total + e;
+            else
+                for (int64_t i = 0; i < n; ++i) rest += e[i];
+        });
+        const float sum = sum_lanes(total) + rest;
+        losses[row] = logf(sum) - of_target;
+        if (scale == 0.0f) continue;
+        const Vector factor = broadcast(scale / sum);
+        for_vectors(V, [&](int64_t v, int64_t n) { store_some(l + v, load_some(l + v, n) * factor, n); });
+        l[targets[row]] -= scale;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,71 @@
+// Layer norm over rows of C (Ba, Kiros & Hinton 2016), biased variance.
+//   forward   mean = sum(x) / C; rstd = 1 / sqrt(sum((x - mean)^2) / C + eps); xhat = (x - mean) rstd;
+//             out = gamma xhat + beta
+//   backward  g = dout gamma;  dx += rstd (g - mean(g) - xhat mean(g xhat));
+//             dgamma += sum over rows of dout xhat;  dbeta += sum over rows of dout
+#pragma once
+
+#include "cpu/ops/vector.h"
+
+namespace {
+
+constexpr float kNormEpsilon = 1e-5f;
+
+inline void norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
+                         int64_t row_begin, int64_t row_end, int64_t C) {
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const float* in = x + row * C;
+        float* to = out + row * C;
+        Vector total = {};
+        for_vectors(C, [&](int64_t c, int64_t n) { total = total + load_some(in + c, n); });
+        const float row_mean = sum_lanes(total) / static_cast<float>(C);
+        // A second pass over a row that is in cache: x*x - mean*mean would lose the variance of rows far from 0.
+        Vector squares = {};
+        int64_t c = 0;
+        for (; c + kWidth <= C; c += kWidth) {
+            const Vector centred = load(in + c) - row_mean;
+            squares = centred * centred + squares;
+        }
+        float variance = sum_lanes(squares);
+        for (; c < C; ++c) variance += (in[c] - row_mean) * (in[c] - row_mean);
+        const float row_rstd = 1.0f / sqrtf(variance / static_cast<float>(C) + kNormEpsilon);
+        for_vectors(C, [&](int64_t at, int64_t n) {
+            const Vector xhat = (load_some(in + at, n) - row_mean) * row_rstd;
+            store_some(to + at, xhat * load_some(gamma + at, n) + load_some(beta + at, n), n);
+        });
+        mean[row] = row_mean;
+        rstd[row] = row_rstd;
+    }
+}
+
+inline void norm_backward(float* dx, float* partial, const float* dout, const float* x, const float* mean,
+                          const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end, int64_t C) {
+    float* dgamma = partial;
+    float* dbeta = partial + C;
+    memset(partial, 0, static_cast<size_t>(2 * C) * sizeof(float));
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const float* in = x + row * C;
+        const float* g_out = dout + row * C;
+        const float row_mean = mean[row], row_rstd = rstd[row];
+        Vector sum_g = {}, sum_g_xhat = {};
+        for_vectors(C, [&](int64_t c, int64_t n) {
+            const Vector d = load_some(g_out + c, n);
+            const Vector xhat = (load_some(in + c, n) - row_mean) * row_rstd;
+            const Vector g = d * load_some(gamma + c, n);
+            sum_g = sum_g + g;
+            sum_g_xhat = g * xhat + sum_g_xhat;
+            store_some(dgamma + c, d * xhat + load_some(dgamma + c, n), n);
+            store_some(dbeta + c, d + load_some(dbeta + c, n), n);
+        });
+        const float mean_g = sum_lanes(sum_g) / static_cast<float>(C);
+        const float mean_g_xhat = sum_lanes(sum_g_xhat) / static_cast<float>(C);
+        float* to = dx + row * C;
+        for_vectors(C, [&](int64_t c, int64_t n) {
+            const Vector xhat = (load_some(in + c, n) - row_mean) * row_rstd;
+            const Vector g = load_some(g_out + c, n) * load_some(gamma + c, n);
+            store_some(to + c, (g - mean_g - xhat * mean_g_xhat) * row_rstd + load_some(to + c, n), n);
+        });
+    }
+}
+
+}  // namespace

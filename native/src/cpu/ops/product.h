@@ -1,0 +1,135 @@
+// C = A B with packed operands and an epilogue: the linear layers, their gradients, and the head.
+// B is packed in blocks that stay in the second-level cache, a transposed A likewise; tiles are summed block by block over
+// the depth, and the last block ends in the epilogue.
+#pragma once
+
+#include "cpu/kernels.h"
+#include "cpu/ops/math.h"
+#include "cpu/ops/tile.h"
+
+namespace {
+
+using mg::cpu::Epilogue;
+using mg::cpu::Product;
+
+constexpr int64_t kDepthBlock = 256;
+constexpr int64_t kRowBlock = 16 * kTileRows;
+constexpr int64_t kColumnBlock = 192;
+constexpr int64_t kFewRows = 4;
+
+constexpr int64_t kPackedB = kDepthBlock * kColumnBlock;
+constexpr int64_t kPackedA = kDepthBlock * kRowBlock;
+constexpr size_t kProductScratchBytes = (kPackedB + kPackedA + kTileRows * kTileColumns) * sizeof(float);
+
+// Turns a tile of finished sums into C (and the second output); sums may lie in either.
+inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, int64_t row, int64_t column,
+                        int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; ++i) {
+        const int64_t at = (row + i) * p.c_row + column;
+        for_vectors(columns, [&](int64_t j, int64_t n) {
+            Vector sum = load_some(sums + i * sums_row + j, n);
+            if (p.bias != nullptr) sum = sum + load_some(p.bias + column + j, n);
+            if (p.epilogue == Epilogue::bias_gelu) {
+                store_some(p.second + at + j, sum, n);
+                sum = gelu(sum);
+            } else if (p.epilogue == Epilogue::gelu_backward) {
+                const Vector hidden = load_some(p.other + at + j, n);
+                const Vector gate = gelu_gate(hidden);
+                sum = sum * gelu_derivative(hidden, gate);
+                store_some(p.second + at + j, hidden * gate, n);
+            }
+            store_some(p.c + at + j, sum, n);
+        });
+    }
+}
+
+inline void copy_tile(float* out, int64_t out_row, const float* x, int64_t x_row, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; ++i) memcpy(out + i * out_row, x + i * x_row, static_cast<size_t>(columns) * sizeof(float));
+}
+
+// A(row, depth) with a_row = 1 -> out[row tile][depth][kTileRows]; rows past the end are not read by the tile.
+inline void pack_rows(float* out, const float* a, int64_t a_depth, int64_t depth, int64_t rows) {
+    for (int64_t row = 0; row < rows; row += kTileRows, out += depth * kTileRows) {
+        const int64_t present = rows - row < kTileRows ? rows - row : kTileRows;
+        if (present == kTileRows)
+            for (int64_t k = 0; k < depth; ++k)
+                memcpy(out + k * kTileRows, a + k * a_depth + row, kTileRows * sizeof(float));
+        else
+            for (int64_t k = 0; k < depth; ++k)
+                memcpy(out + k * kTileRows, a + k * a_depth + row, static_cast<size_t>(present) * sizeof(float));
+    }
+}
+
+inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                    void* scratch) {
+    float* packed_b = static_cast<float*>(scratch);
+    float* packed_a = packed_b + kPackedB;
+    float* edge = packed_a + kPackedA;  // a tile that C has no room for
+    const int64_t columns = column_end - column_begin;
+    const bool transposed = p.a_depth != 1;
+    const bool finishes = p.bias != nullptr || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward;
+    // Sums of the depth so far wait in an output that is not an input at the same time.
+    float* partial_sums = p.epilogue == Epilogue::gelu_backward ? p.second : p.c;
+    const float* start = p.epilogue == Epilogue::accumulate      ? p.c
+                         : p.epilogue == Epilogue::bias_residual ? p.other
+                                                                 : nullptr;
+    for (int64_t k = 0; k < p.K; k += kDepthBlock) {
+        const int64_t depth = p.K - k < kDepthBlock ? p.K - k : kDepthBlock;
+        const bool last = k + depth == p.K;
+        const float* before = k == 0 ? start : partial_sums;
+        pack_panels(packed_b, p.b + k * p.b_depth + column_begin * p.b_column, p.b_depth, p.b_column, depth, columns);
+        for (int64_t block = row_begin; block < row_end; block += kRowBlock) {
+            const int64_t block_rows = row_end - block < kRowBlock ? row_end - block : kRowBlock;
+            if (transposed) pack_rows(packed_a, p.a + block + k * p.a_depth, p.a_depth, depth, block_rows);
+            for (int64_t column = 0; column < columns; column += kTileColumns) {
+                const int64_t present = columns - column < kTileColumns ? columns - column : kTileColumns;
+                const bool whole = present == kTileColumns;
+                for (int64_t row = 0; row < block_rows; row += kTileRows) {
+                    const int64_t rows = block_rows - row < kTileRows ? block_rows - row : kTileRows;
+                    const int64_t at = (block + row) * p.c_row + column_begin + column;
+                    float* sums = whole ? partial_sums + at : edge;
+                    const int64_t sums_row = whole ? p.c_row : kTileColumns;
+                    if (before != nullptr && before + at != sums)
+                        copy_tile(sums, sums_row, before + at, p.c_row, rows, present);
+                    if (transposed)
+                        tile(rows, sums, sums_row, packed_a + row * depth, 1, kTileRows, packed_b + column * depth, depth,
+                             before != nullptr);
+                    else
+                        tile(rows, sums, sums_row, p.a + (block + row) * p.a_row + k, p.a_row, 1,
+                             packed_b + column * depth, depth, before != nullptr);
+                    if (last && finishes)
+                        finish_tile(p, sums, sums_row, block + row, column_begin + column, rows, present);
+                    else if (!whole)
+                        copy_tile(partial_sums + at, p.c_row, sums, sums_row, rows, present);
+                }
+            }
+        }
+    }
+}
+
+// At most kFewRows rows, as in decoding: every weight is read once, straight from B's columns, and used for all rows.
+inline void product_few_rows(const Product& p, int64_t column_begin, int64_t column_end) {
+    for (int64_t column = column_begin; column < column_end; ++column) {
+        const float* b = p.b + column * p.b_column;
+        Vector sums[kFewRows][2] = {};
+        int64_t k = 0;
+        for (; k + 2 * kWidth <= p.K; k += 2 * kWidth) {
+            const Vector b_left = load(b + k), b_right = load(b + k + kWidth);
+            for (int64_t i = 0; i < p.M; ++i) {
+                sums[i][0] = load(p.a + i * p.a_row + k) * b_left + sums[i][0];
+                sums[i][1] = load(p.a + i * p.a_row + k + kWidth) * b_right + sums[i][1];
+            }
+        }
+        float totals[kFewRows];
+        for (int64_t i = 0; i < p.M; ++i) {
+            totals[i] = sum_lanes(sums[i][0] + sums[i][1]);
+            for (int64_t rest = k; rest < p.K; ++rest) totals[i] += p.a[i * p.a_row + rest] * b[rest];
+            const int64_t at = i * p.c_row + column;
+            if (p.epilogue == Epilogue::accumulate) totals[i] += p.c[at];
+            if (p.epilogue == Epilogue::bias_residual) totals[i] += p.other[at];
+            finish_tile(p, totals + i, 1, i, column, 1, 1);
+        }
+    }
+}
+
+}  // namespace

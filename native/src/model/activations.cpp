@@ -1,0 +1,64 @@
+#include "model/activations.h"
+
+#include "model/arena.h"
+
+namespace mg {
+namespace {
+
+NormStatistics take_statistics(Arena& arena, size_t N) {
+    return {arena.take<float>(N * sizeof(float)), arena.take<float>(N * sizeof(float))};
+}
+
+// The one description of the layout: counted by activation_bytes, filled in by arrange_activations.
+Activations lay_out(Arena& arena, const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep,
+                    size_t* kept) {
+    const size_t N = static_cast<size_t>(B * T), C = static_cast<size_t>(config.n_embd);
+    const size_t number = sizeof(float), element = backend.element_bytes();
+    Activations a;
+    BlockActivations block;
+    for (int64_t i = 0; i < config.n_layer; ++i) {
+        if (i == 0 || keep == Keep::for_backward) {
+            block.x = arena.take<float>(N * C * number);
+            block.ln_1 = take_statistics(arena, N);
+            block.qkv = arena.take<Element>(N * 3 * C * element);
+            block.attention_saved = arena.take<void>(backend.attention_saved_bytes(B, T, config.n_head));
+            block.attention = arena.take<Element>(N * C * element);
+            block.x_middle = arena.take<float>(N * C * number);
+            block.ln_2 = take_statistics(arena, N);
+            block.hidden = arena.take<Element>(N * static_cast<size_t>(config.mlp_dim()) * element);
+        }
+        a.blocks.push_back(block);
+    }
+    a.x = keep == Keep::for_backward ? arena.take<float>(N * C * number) : block.x;
+    a.ln_f = take_statistics(arena, N);
+    if (kept != nullptr) *kept = keep == Keep::for_backward ? arena.used() : 0;
+    a.tokens = arena.take<int32_t>(N * sizeof(int32_t));
+    a.targets = arena.take<int32_t>(N * sizeof(int32_t));
+    a.losses = arena.take<float>(N * number);
+    a.loss = arena.take<float>(number);
+    a.normed = arena.take<Element>(N * C * element);
+    a.wide = arena.take<Element>(N * static_cast<size_t>(config.mlp_dim()) * element);
+    const bool backward = keep == Keep::for_backward;
+    a.narrow = backward ? arena.take<Element>(N * C * element) : nullptr;
+    a.dx = backward ? arena.take<float>(N * C * number) : nullptr;
+    a.dx_elements = backward && element != number ? arena.take<Element>(N * C * element) : nullptr;
+    return a;
+}
+
+}  // namespace
+
+ActivationBytes activation_bytes(const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep) {
+    Arena arena(nullptr);
+    size_t kept;
+    lay_out(arena, backend, config, B, T, keep, &kept);
+    return {kept, arena.used() - kept};
+}
+
+Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T, Keep keep) {
+    const ActivationBytes bytes = activation_bytes(backend, config, B, T, keep);
+    memory.reserve(bytes.kept + bytes.workspace);
+    Arena arena(memory.get());
+    return lay_out(arena, backend, config, B, T, keep, nullptr);
+}
+
+}  // namespace mg

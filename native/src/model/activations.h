@@ -1,0 +1,58 @@
+// Everything a step computes: what backward needs of each block, and the buffers that are used again and again.
+// Outputs of norms and of GELU are not kept: backward computes them once more, which saves 6 of 16 rows of C a block.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend.h"
+#include "model/buffer.h"
+#include "model/config.h"
+
+namespace mg {
+
+enum class Keep { for_backward, nothing };
+
+struct NormStatistics {
+    float* mean;  // [N]
+    float* rstd;  // [N]
+};
+
+struct BlockActivations {
+    float* x;                   // [N, C] the residual stream before the block
+    NormStatistics ln_1;
+    Element* qkv;               // [N, 3C]
+    void* attention_saved;      // attention_saved_bytes
+    Element* attention;         // [N, C]
+    float* x_middle;            // [N, C] the residual stream between the sublayers
+    NormStatistics ln_2;
+    Element* hidden;            // [N, 4C] the MLP before GELU
+};
+
+struct Activations {
+    int32_t *tokens, *targets;  // [N]
+    std::vector<BlockActivations> blocks;  // one set that all share where nothing is kept
+    float* x;                   // [N, C] the residual stream after the last block
+    NormStatistics ln_f;
+    float* losses;              // [N]
+    float* loss;                // [1] their sum
+
+    Element* normed;            // [N, C] output of a norm
+    Element* wide;              // [N, 4C] output of GELU; in backward also dqkv [N, 3C]
+    // for backward only, else null
+    Element* narrow;            // [N, C] gradient of a norm's output, and of the attention's
+    float* dx;                  // [N, C] gradient of the residual stream
+    Element* dx_elements;       // [N, C] room for dx in the backend's precision, where that isn't float32
+};
+
+struct ActivationBytes {
+    size_t kept;       // from forward to backward
+    size_t workspace;
+};
+
+ActivationBytes activation_bytes(const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep);
+
+// Lays the activations of B x T out in `memory`, which grows as needed.
+Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T, Keep keep);
+
+}  // namespace mg

@@ -1,0 +1,146 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "model/arena.h"
+
+namespace mg {
+
+Decoder::Decoder(Gpt& model, int64_t sequences)
+    : model_(model),
+      history_(static_cast<size_t>(sequences)),
+      cache_(model.backend()),
+      memory_(model.backend()) {
+    const Config& c = model.config();
+    layer_cache_bytes_ = (model.backend().cache_bytes(sequences, c.block_size, c.n_embd) + 63) / 64 * 64;
+    cache_.reserve(layer_cache_bytes_ * static_cast<size_t>(c.n_layer));
+}
+
+void Decoder::reset() {
+    for (std::vector<int32_t>& tokens : history_) tokens.clear();
+}
+
+void Decoder::append(Rows& rows, int64_t sequence, const int32_t* tokens, int64_t count) {
+    std::vector<int32_t>& history = history_[static_cast<size_t>(sequence)];
+    for (int64_t i = 0; i < count; ++i) {
+        rows.tokens.push_back(tokens[i]);
+        rows.sequences.push_back(static_cast<int32_t>(sequence));
+        rows.positions.push_back(static_cast<int32_t>(history.size()));
+        history.push_back(tokens[i]);
+    }
+    rows.last[static_cast<size_t>(sequence)] = static_cast<int64_t>(rows.tokens.size()) - 1;
+}
+
+void Decoder::feed(const int32_t* tokens, const int32_t* counts, float* logits) {
+    const int64_t block_size = model_.config().block_size, vocab_size = model_.config().vocab_size;
+    int64_t total = 0;
+    for (int64_t s = 0; s < sequences(); ++s) {
+        check_argument(counts[s] >= 0, "decode: sequence %lld has a count of %d", static_cast<long long>(s), counts[s]);
+        total += counts[s];
+    }
+    for (int64_t i = 0; i < total; ++i)
+        check_argument(tokens[i] >= 0 && tokens[i] < vocab_size, "decode: token %d is outside the vocabulary of %lld",
+                       tokens[i], static_cast<long long>(vocab_size));
+    Rows rows;
+    rows.last.assign(history_.size(), -1);
+    for (int64_t s = 0; s < sequences(); tokens += counts[s], ++s) {
+        if (counts[s] == 0) continue;
+        std::vector<int32_t>& history = history_[static_cast<size_t>(s)];
+        const int64_t length = static_cast<int64_t>(history.size()) + counts[s];
+        if (length <= block_size) {
+            append(rows, s, tokens, counts[s]);
+            continue;
+        }
+        // Past the context: the newest half of it, at most, is read again from position 0.
+        std::vector<int32_t> newest(history);
+        newest.insert(newest.end(), tokens, tokens + counts[s]);
+        const int64_t kept = std::max<int64_t>(1, block_size / 2);
+        history.clear();
+        append(rows, s, newest.data() + (length - kept), kept);
+    }
+    if (rows.tokens.empty()) return;
+    try {
+        forward(rows, logits);
+    } catch (...) {
+        reset();  // the cache doesn't hold what the history says
+        throw;
+    }
+}
+
+Decoder::Buffers Decoder::lay_out(void* memory, int64_t rows, size_t* bytes) const {
+    const Config& c = model_.config();
+    const size_t N = static_cast<size_t>(rows), C = static_cast<size_t>(c.n_embd), M = static_cast<size_t>(c.mlp_dim());
+    const size_t number = sizeof(float), element = model_.backend().element_bytes();
+    Arena arena(memory);
+    Buffers b;
+    for (int32_t** list : {&b.tokens, &b.sequences, &b.positions}) *list = arena.take<int32_t>(N * sizeof(int32_t));
+    for (float** stream : {&b.x, &b.x_middle}) *stream = arena.take<float>(N * C * number);
+    for (float** statistic : {&b.mean, &b.rstd}) *statistic = arena.take<float>(N * number);
+    b.normed = arena.take<Element>(N * C * element);
+    b.qkv = arena.take<Element>(N * 3 * C * element);
+    b.attention = arena.take<Element>(N * C * element);
+    for (Element** wide : {&b.hidden, &b.wide}) *wide = arena.take<Element>(N * M * element);
+    b.logits = arena.take<float>(static_cast<size_t>(sequences() * c.vocab_size) * number);
+    *bytes = arena.used();
+    return b;
+}
+
+void Decoder::forward(const Rows& rows, float* logits) {
+    const int64_t N = static_cast<int64_t>(rows.tokens.size()), C = model_.config().n_embd, V = model_.config().vocab_size;
+    Backend& backend = model_.backend();
+    size_t bytes;
+    lay_out(nullptr, N, &bytes);
+    memory_.reserve(bytes);
+    const Buffers b = lay_out(memory_.get(), N, &bytes);
+    const size_t list = static_cast<size_t>(N) * sizeof(int32_t);
+    backend.copy_in(b.tokens, rows.tokens.data(), list);
+    backend.copy_in(b.sequences, rows.sequences.data(), list);
+    backend.copy_in(b.positions, rows.positions.data(), list);
+    trunk(b, N);
+
+    // The last row of each sequence that got tokens, gathered by the final norm: a call for each run of neighbours.
+    std::vector<int64_t> fed;
+    for (int64_t s = 0; s < sequences(); ++s)
+        if (rows.last[static_cast<size_t>(s)] >= 0) fed.push_back(s);
+    const int64_t count = static_cast<int64_t>(fed.size());
+    const auto last = [&](int64_t i) { return rows.last[static_cast<size_t>(fed[static_cast<size_t>(i)])]; };
+    for (int64_t begin = 0, end; begin < count; begin = end) {
+        for (end = begin + 1; end < count && last(end) == last(end - 1) + 1;) ++end;
+        Element* out = reinterpret_cast<Element*>(reinterpret_cast<char*>(b.normed) +
+                                                  static_cast<size_t>(begin * C) * backend.element_bytes());
+        norm(out, b, b.x + last(begin) * C, model_.parameters().table().ln_f, end - begin);
+    }
+    backend.head_forward(b.logits, b.normed, model_.parameters().weight(model_.parameters().table().wte), count);
+    for (int64_t i = 0; i < count; ++i)
+        backend.copy_out(logits + fed[static_cast<size_t>(i)] * V, b.logits + i * V, static_cast<size_t>(V) * sizeof(float));
+}
+
+// The forward list of gpt.cpp for single rows: attention looks into the cache.
+void Decoder::trunk(const Buffers& b, int64_t N) {
+    Backend& backend = model_.backend();
+    Parameters& p = model_.parameters();
+    const TensorTable& table = p.table();
+    const Config& c = model_.config();
+    char* cache = cache_.as<char>();
+    backend.embedding_forward(b.x, b.tokens, b.positions, p.value(table.wte), p.value(table.wpe), N, 1, c.n_embd);
+    for (const BlockTensors& t : table.blocks) {
+        norm(b.normed, b, b.x, t.ln_1, N);
+        backend.linear_forward(b.qkv, b.normed, p.weight(t.c_attn.weight), p.value(t.c_attn.bias), N);
+        backend.cached_attention_forward(b.attention, cache, b.qkv, b.sequences, b.positions, N, c.block_size, c.n_embd,
+                                         c.n_head);
+        backend.linear_residual_forward(b.x_middle, b.x, b.attention, p.weight(t.attn_proj.weight),
+                                        p.value(t.attn_proj.bias), N);
+        norm(b.normed, b, b.x_middle, t.ln_2, N);
+        backend.linear_gelu_forward(b.hidden, b.wide, b.normed, p.weight(t.c_fc.weight), p.value(t.c_fc.bias), N);
+        backend.linear_residual_forward(b.x, b.x_middle, b.wide, p.weight(t.mlp_proj.weight), p.value(t.mlp_proj.bias), N);
+        cache += layer_cache_bytes_;
+    }
+}
+
+void Decoder::norm(Element* out, const Buffers& b, const float* x, const Pair& t, int64_t N) {
+    Parameters& p = model_.parameters();
+    model_.backend().norm_forward(out, b.mean, b.rstd, x, p.value(t.weight), p.value(t.bias), N, model_.config().n_embd);
+}
+
+}  // namespace mg

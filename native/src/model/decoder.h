@@ -1,0 +1,56 @@
+// Sequences that grow token by token, with keys and values of earlier tokens cached.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/buffer.h"
+#include "model/gpt.h"
+
+namespace mg {
+
+class Decoder {
+   public:
+    Decoder(Gpt& model, int64_t sequences);
+    Decoder(const Decoder&) = delete;
+    Decoder& operator=(const Decoder&) = delete;
+
+    void reset();
+    // tokens: those of sequence 0, then 1, ...; logits [sequences, V] on the host, rows of sequences with counts 0 untouched.
+    // A sequence that would pass block_size keeps its last block_size / 2 tokens, reads them again and goes on.
+    void feed(const int32_t* tokens, const int32_t* counts, float* logits);
+
+    int64_t sequences() const { return static_cast<int64_t>(history_.size()); }
+    int64_t length(int64_t sequence) const { return static_cast<int64_t>(history_[static_cast<size_t>(sequence)].size()); }
+
+   private:
+    // New tokens of several sequences as rows: which sequence and position each is, and the last row of each sequence.
+    struct Rows {
+        std::vector<int32_t> tokens, sequences, positions;
+        std::vector<int64_t> last;  // row, by sequence; -1: none
+    };
+
+    // The same buffers for any number of rows.
+    struct Buffers {
+        int32_t *tokens, *sequences, *positions;  // [N]
+        float *x, *x_middle;                      // [N, C]
+        float *mean, *rstd;                       // [N]
+        Element *normed, *qkv, *attention;        // [N, C], [N, 3C], [N, C]
+        Element *hidden, *wide;                   // [N, 4C]
+        float* logits;                            // [sequences, V]
+    };
+
+    Buffers lay_out(void* memory, int64_t N, size_t* bytes) const;
+    void append(Rows& rows, int64_t sequence, const int32_t* tokens, int64_t count);
+    void forward(const Rows& rows, float* logits);
+    void trunk(const Buffers& b, int64_t N);
+    void norm(Element* out, const Buffers& b, const float* x, const Pair& tensors, int64_t N);
+
+    Gpt& model_;
+    std::vector<std::vector<int32_t>> history_;  // the tokens in the cache, by sequence
+    Buffer cache_;                               // of all layers, one after the other
+    size_t layer_cache_bytes_;
+    Buffer memory_;
+};
+
+}  // namespace mg

@@ -1,0 +1,42 @@
+// The model's memory by the table: parameters, gradients, moments, and the backend's prepared weights.
+#pragma once
+
+#include <cstdint>
+
+#include "backend.h"
+#include "model/buffer.h"
+#include "model/tensors.h"
+
+namespace mg {
+
+class Parameters {
+   public:
+    Parameters(Backend& backend, const Config& config);
+
+    const TensorTable& table() const { return table_; }
+
+    // Parameters from the seed; gradients and moments 0.
+    void initialise(uint64_t seed);
+    // Renews what the backend derives from the weights.
+    void prepare();
+
+    float* values() { return values_.as<float>(); }
+    float* gradients() { return zeroed(gradients_); }
+    float* moment_1() { return zeroed(moment_1_); }
+    float* moment_2() { return zeroed(moment_2_); }
+
+    float* value(int tensor) { return values() + table_[tensor].offset; }
+    float* gradient(int tensor) { return gradients() + table_[tensor].offset; }
+    Weight weight(int tensor);
+
+   private:
+    float* zeroed(Buffer& buffer);  // allocated and zeroed on first use: sampling needs none of them
+    size_t bytes() const { return static_cast<size_t>(table_.memory_floats()) * sizeof(float); }
+
+    Backend& backend_;
+    TensorTable table_;
+    Buffer values_, gradients_, moment_1_, moment_2_, prepared_;
+    std::vector<size_t> prepared_offsets_;  // by tensor
+};
+
+}  // namespace mg
