@@ -98,22 +98,19 @@ def generate(
 ) -> list[int]:
     """The most likely tokens after the prompt, each from a whole forward pass.
 
-    A window that is full keeps its last block_size // 2 tokens, as the engine's decoder does.
+    A window that would pass block_size keeps its last block_size // 2 tokens, at least one, as the
+    engine's decoder does.
     """
     window: list[int] = []
     generated: list[int] = []
-
-    def append(token: int) -> None:
-        if len(window) == config.block_size:
-            del window[: len(window) - config.block_size // 2]
-        window.append(token)
-
-    for token in prompt:
-        append(token)
+    fed = prompt
     for _ in range(max_tokens):
-        row = logits(parameters, config, np.array([window]))[0, -1]
-        generated.append(int(row.argmax()))
-        append(generated[-1])
+        window = window + fed
+        if len(window) > config.block_size:
+            window = window[-max(1, config.block_size // 2) :]
+        last = logits(parameters, config, np.array([window]))[0, -1]
+        generated.append(int(last.argmax()))
+        fed = generated[-1:]
     return generated
 
 

@@ -167,7 +167,7 @@ def head_backward(dlogits: Array, x: Array, wte: Array) -> tuple[Array, Array]:
     return dlogits @ wte, dlogits.reshape(-1, wte.shape[0]).T @ x.reshape(-1, wte.shape[1])
 
 
-# --- cross-entropy: losses = -log softmax(logits)[target], 0 where it is -1; loss = mean of the rest
+# --- cross-entropy: loss = -log softmax(logits)[target], 0 where it is -1; mean over the rest
 
 
 def cross_entropy_losses(logits: Array, targets: Array) -> Array:

@@ -1,0 +1,147 @@
+"""mg_op_linear_*: the linear layers, plain, with residual and with GELU, against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ops.device import Device, added, output
+from reference import ops
+from reference.compare import assert_close
+from reference.ops import Array
+
+# Around vectors (4, 8, 16), register tiles (6, 14 rows; 8, 16, 32 columns) and few rows (4).
+SWEEP = [1, 2, 3, 4, 5, 6, 7, 8, 14, 15, 16, 17, 28, 32, 33]
+# N, rows (outputs), columns (inputs): one size swept, then around the cache blocks of 96 to 256.
+SHAPES = [
+    *[(n, 9, 17) for n in SWEEP],
+    *[(9, n, 17) for n in SWEEP],
+    *[(9, 17, n) for n in SWEEP],
+    *[(1, 1, 1), (1, 1, 300), (1, 300, 1), (300, 1, 1), (2, 33, 100), (4, 193, 257)],
+    *[(9, 2, 1), (9, 4, 1), (2, 4, 1), (9, 1, 3)],
+    *[(97, 193, 257), (225, 7, 193), (256, 192, 256), (257, 33, 9), (10, 520, 70), (70, 64, 513)],
+]
+TOLERANCE = 2e-6
+
+linear_shapes = pytest.mark.parametrize(
+    "shape", SHAPES, ids=lambda shape: "x".join(map(str, shape))
+)
+
+
+def inputs(rng: np.random.Generator, shape: tuple[int, int, int]) -> tuple[Array, Array, Array]:
+    """x [N, columns], weight [rows, columns], bias [rows]."""
+    N, rows, columns = shape
+    x = rng.standard_normal((N, columns), np.float32)
+    weight = rng.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
+    return x, weight, rng.standard_normal(rows, np.float32)
+
+
+def exact(*arrays: Array) -> list[Array]:
+    return [array.astype(np.float64) for array in arrays]
+
+
+@linear_shapes
+def test_forward(device: Device, rng: np.random.Generator, shape: tuple[int, int, int]) -> None:
+    x, weight, bias = inputs(rng, shape)
+    (out,) = device.run("linear_forward", output(shape[0], shape[1]), x, weight, bias, *shape)
+    assert_close("out", out, ops.linear_forward(*exact(x, weight, bias)), TOLERANCE)
+
+
+@linear_shapes
+def test_gelu_forward(
+    device: Device, rng: np.random.Generator, shape: tuple[int, int, int]
+) -> None:
+    x, weight, bias = inputs(rng, shape)
+    hidden, out = device.run(
+        "linear_gelu_forward",
+        output(shape[0], shape[1]),
+        output(shape[0], shape[1]),
+        x,
+        weight,
+        bias,
+        *shape,
+    )
+    expected = ops.linear_forward(*exact(x, weight, bias))
+    assert_close("hidden", hidden, expected, TOLERANCE)
+    assert_close("out", out, ops.gelu_forward(expected), TOLERANCE)
+
+
+@linear_shapes
+@pytest.mark.parametrize("in_place", [False, True])
+def test_residual_forward(
+    device: Device, rng: np.random.Generator, shape: tuple[int, int, int], in_place: bool
+) -> None:
+    x, weight, bias = inputs(rng, shape)
+    residual = rng.standard_normal((shape[0], shape[1]), np.float32)
+    out_buffer = added(residual) if in_place else output(shape[0], shape[1])
+    (out,) = device.run(
+        "linear_residual_forward",
+        out_buffer,
+        out_buffer if in_place else residual,
+        x,
+        weight,
+        bias,
+        *shape,
+    )
+    expected = ops.residual_forward(*exact(residual), ops.linear_forward(*exact(x, weight, bias)))
+    assert_close("out", out, expected, TOLERANCE)
+
+
+@linear_shapes
+def test_backward_input(
+    device: Device, rng: np.random.Generator, shape: tuple[int, int, int]
+) -> None:
+    x, weight, _ = inputs(rng, shape)
+    dout = rng.standard_normal((shape[0], shape[1]), np.float32)
+    (dx,) = device.run("linear_backward_input", output(*x.shape), dout, weight, *shape)
+    assert_close("dx", dx, ops.linear_backward(*exact(dout, x, weight))[0], TOLERANCE)
+
+
+@linear_shapes
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gelu_backward_input(
+    device: Device, rng: np.random.Generator, shape: tuple[int, int, int], in_place: bool
+) -> None:
+    hidden, weight, _ = inputs(rng, shape)
+    dout = rng.standard_normal((shape[0], shape[1]), np.float32)
+    dhidden_buffer = added(hidden) if in_place else output(*hidden.shape)
+    dhidden, out = device.run(
+        "linear_gelu_backward_input",
+        dhidden_buffer,
+        output(*hidden.shape),
+        dout,
+        dhidden_buffer if in_place else hidden,
+        weight,
+        *shape,
+    )
+    exact_hidden, exact_weight, exact_dout = exact(hidden, weight, dout)
+    activated = ops.gelu_forward(exact_hidden)
+    dactivated = ops.linear_backward(exact_dout, activated, exact_weight)[0]
+    assert_close("dhidden", dhidden, ops.gelu_backward(dactivated, exact_hidden), TOLERANCE)
+    assert_close("out", out, activated, TOLERANCE)
+
+
+@linear_shapes
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_backward_weight(
+    device: Device, rng: np.random.Generator, shape: tuple[int, int, int], with_bias: bool
+) -> None:
+    x, weight, bias = inputs(rng, shape)
+    dout = rng.standard_normal((shape[0], shape[1]), np.float32)
+    gradients = [added(weight), added(bias) if with_bias else None]
+    found = device.run("linear_backward_weight", *gradients, dout, x, *shape)
+    _, dweight, dbias = ops.linear_backward(*exact(dout, x, weight))
+    assert_close("dweight", found[0], weight + dweight, TOLERANCE)
+    if with_bias:
+        assert_close("dbias", found[1], bias + dbias, TOLERANCE)
+
+
+def test_rows_do_not_depend_on_their_neighbours(device: Device, rng: np.random.Generator) -> None:
+    """A batch that is a part of another gives the same bits, past the few rows of decoding."""
+    x, weight, bias = inputs(rng, (40, 50, 60))
+    (together,) = device.run("linear_forward", output(40, 50), x, weight, bias, 40, 50, 60)
+    for begin, end in [(0, 5), (7, 40), (13, 31)]:
+        part = np.ascontiguousarray(x[begin:end])
+        (alone,) = device.run(
+            "linear_forward", output(end - begin, 50), part, weight, bias, end - begin, 50, 60
+        )
+        assert alone.tobytes() == np.ascontiguousarray(together[begin:end]).tobytes()

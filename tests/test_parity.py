@@ -1,0 +1,290 @@
+"""The engine's whole model against the NumPy reference: loss, gradients, ten steps, decoding.
+
+Parameters are the reference's random ones, biases included, rounded to float32 and written into the
+engine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reference import adamw, gpt
+from reference.compare import assert_close
+from reference.ops import Array
+
+import andrea
+
+LOGITS_TOLERANCE = 1e-5
+LOSS_TOLERANCE = 1e-6
+GRADIENT_TOLERANCE = 1e-4  # of the specification; the session's table shows the measured ones
+
+# V, block_size, n_layer, n_head, n_embd; B, T; spread of the weights
+CASES = {
+    "usual": ((65, 32, 2, 4, 48), (3, 32), 0.1),
+    "odd": ((97, 37, 3, 3, 33), (2, 35), 0.1),
+    "nano": ((256, 128, 4, 4, 128), (2, 128), 0.02),
+    "one of each": ((1, 1, 1, 1, 1), (1, 1), 0.3),
+    "width 1": ((5, 6, 2, 1, 1), (2, 5), 0.3),
+    "width 3": ((4, 6, 1, 3, 3), (3, 6), 0.3),
+    "one token": ((11, 8, 2, 2, 10), (5, 1), 0.3),
+    "head_dim 80": ((23, 70, 1, 2, 160), (1, 70), 0.05),
+    "many rows": ((19, 40, 1, 2, 12), (20, 40), 0.2),
+}
+
+
+@dataclass
+class Pair:
+    """The same model twice: the engine's, and the reference's parameters in float64."""
+
+    config: andrea.ModelConfig
+    engine: andrea.GPT
+    parameters: gpt.Parameters
+
+
+@contextmanager
+def pair(shape: tuple[int, ...], spread: float, seed: int = 50) -> Iterator[Pair]:
+    config = andrea.ModelConfig(*shape)
+    engine = andrea.GPT(config, device="cpu", precision="fp32", seed=0)
+    parameters = gpt.init_parameters(config, np.random.default_rng(seed), spread)
+    for name, view in engine.parameters().items():
+        view[...] = parameters[name]
+        parameters[name] = view.astype(np.float64)
+    engine.refresh()
+    yield Pair(config, engine, parameters)
+    engine.close()
+
+
+def random_batch(
+    config: andrea.ModelConfig, size: tuple[int, int], seed: int = 51, ignored: float = 0.2
+) -> tuple[Array, Array]:
+    """Tokens and targets (B, T); a share of the targets is -1, but never the first."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, config.vocab_size, size, np.int32)
+    targets = rng.integers(0, config.vocab_size, size, np.int32)
+    targets.reshape(-1)[1:][rng.random(targets.size - 1) < ignored] = -1
+    return tokens, targets
+
+
+def check_gradients(measured: dict[str, Array], expected: gpt.Parameters) -> None:
+    assert list(measured) == list(expected)
+    for name, gradient in expected.items():
+        assert_close(name, measured[name], gradient, GRADIENT_TOLERANCE)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_logits_and_gradients(case: str) -> None:
+    shape, size, spread = CASES[case]
+    with pair(shape, spread) as both:
+        tokens, targets = random_batch(both.config, size)
+        loss, logits, gradients = gpt.loss_and_gradients(
+            both.parameters, both.config, tokens, targets
+        )
+        assert_close("logits", both.engine.logits(tokens), logits, LOGITS_TOLERANCE)
+        assert_close("loss", both.engine.forward(tokens, targets), loss, LOSS_TOLERANCE)
+        both.engine.backward()
+        check_gradients(both.engine.gradients(), gradients)
+
+
+@pytest.mark.parametrize("case", ["usual", "odd"])
+def test_forward_backward_in_one(case: str) -> None:
+    """The pass that training uses gives the bits of forward and backward in parts."""
+    shape, size, spread = CASES[case]
+    with pair(shape, spread) as both:
+        tokens, targets = random_batch(both.config, size)
+        loss = both.engine.forward(tokens, targets)
+        both.engine.backward(loss_scale=0.5)
+        apart = {name: gradient.copy() for name, gradient in both.engine.gradients().items()}
+        for gradient in both.engine.gradients().values():
+            gradient[...] = 0.0
+        assert both.engine.forward_backward(tokens, targets, loss_scale=0.5) == loss
+        for name, gradient in both.engine.gradients().items():
+            assert gradient.tobytes() == apart[name].tobytes(), name
+
+
+def test_untrained_engine_agrees_too() -> None:
+    """The engine's own initialisation, as training starts from it."""
+    config = andrea.ModelConfig(256, 64, 4, 4, 128)
+    engine = andrea.GPT(config, device="cpu", precision="fp32", seed=7)
+    parameters = {name: view.astype(np.float64) for name, view in engine.parameters().items()}
+    tokens, targets = random_batch(config, (2, 64))
+    loss, _, gradients = gpt.loss_and_gradients(parameters, config, tokens, targets)
+    assert abs(loss - np.log(256)) < 0.1
+    assert_close("loss", engine.forward_backward(tokens, targets), loss, LOSS_TOLERANCE)
+    check_gradients(engine.gradients(), gradients)
+    engine.close()
+
+
+def test_ignored_targets() -> None:
+    """Ignored positions count neither in the mean nor in the gradient, wherever they are."""
+    shape, size, spread = CASES["usual"]
+    with pair(shape, spread) as both:
+        tokens, targets = random_batch(both.config, size, ignored=0.0)
+        for kept in ((0, 0), (2, 31), (1, 13)):
+            only = np.full_like(targets, -1)
+            only[kept] = targets[kept]
+            loss, _, gradients = gpt.loss_and_gradients(both.parameters, both.config, tokens, only)
+            for gradient in both.engine.gradients().values():
+                gradient[...] = 0.0
+            measured = both.engine.forward_backward(tokens, only)
+            assert_close("loss", measured, loss, LOSS_TOLERANCE)
+            check_gradients(both.engine.gradients(), gradients)
+
+
+@pytest.mark.parametrize(("parts", "rows"), [(4, 2), (8, 1), (2, 4)])
+def test_accumulation_equals_the_large_batch(parts: int, rows: int) -> None:
+    """The sum of micro-batches, each scaled by its share, is the gradient of the whole batch."""
+    shape, _, spread = CASES["usual"]
+    with pair(shape, spread) as both:
+        tokens, targets = random_batch(both.config, (8, 32), ignored=0.0)
+        loss = both.engine.forward_backward(tokens, targets)
+        whole = {name: gradient.copy() for name, gradient in both.engine.gradients().items()}
+        _, _, expected = gpt.loss_and_gradients(both.parameters, both.config, tokens, targets)
+        for gradient in both.engine.gradients().values():
+            gradient[...] = 0.0
+        losses = []
+        for part in range(parts):
+            piece = slice(part * rows, (part + 1) * rows)
+            losses.append(
+                both.engine.forward_backward(tokens[piece], targets[piece], loss_scale=1 / parts)
+            )
+        assert_close("loss", np.mean(losses), loss, 1e-6)
+        for name, gradient in both.engine.gradients().items():
+            assert_close(f"{name}, parts and whole", gradient, whole[name], 1e-5)
+        check_gradients(both.engine.gradients(), expected)
+        norm = both.engine.step(learning_rate=0.0)
+        assert_close("norm", norm, adamw.global_norm(expected), 1e-5)
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 0.0])
+def test_ten_optimizer_steps(max_norm: float) -> None:
+    """Loss and norm of each step, then parameters' movement and both moments, by tensor name."""
+    shape, size, spread = CASES["usual"]
+    options = adamw.AdamWOptions(learning_rate=2e-3, max_norm=max_norm, weight_decay=0.2)
+    with pair(shape, spread) as both:
+        start = {name: value.copy() for name, value in both.parameters.items()}
+        moments = [{name: np.zeros_like(value) for name, value in start.items()} for _ in range(2)]
+        for step in range(1, 11):
+            tokens, targets = random_batch(both.config, size, seed=60 + step)
+            loss, _, gradients = gpt.loss_and_gradients(
+                both.parameters, both.config, tokens, targets
+            )
+            norm = adamw.adamw_step(both.parameters, gradients, *moments, step, options)
+            measured = both.engine.forward_backward(tokens, targets)
+            assert_close(f"loss of step {step}", measured, loss, 1e-5)
+            measured_norm = both.engine.step(
+                learning_rate=options.learning_rate,
+                beta1=options.beta1,
+                beta2=options.beta2,
+                eps=options.eps,
+                weight_decay=options.weight_decay,
+                max_norm=options.max_norm,
+            )
+            assert_close(f"norm of step {step}", measured_norm, norm, 1e-4)
+        assert both.engine.step_count == 10
+        assert not any(gradient.any() for gradient in both.engine.gradients().values())
+        for name, value in both.engine.parameters().items():
+            moved = value.astype(np.float64) - start[name]
+            expected = both.parameters[name] - start[name]
+            if name.endswith("c_attn.bias"):
+                # No loss depends on the keys' bias: its gradient is rounding, its steps are chance.
+                keys = slice(both.config.n_embd, 2 * both.config.n_embd)
+                moved[keys] = expected[keys] = 0.0
+            assert_close(f"{name}, moved", moved, expected, 5e-3)
+            assert_close(f"{name}, value", start[name] + moved, start[name] + expected, 1e-4)
+        for kind, measured_moments, expected_moments in (
+            ("first moment", both.engine.first_moments(), moments[0]),
+            ("second moment", both.engine.second_moments(), moments[1]),
+        ):
+            for name, value in measured_moments.items():
+                assert_close(f"{name}, {kind}", value, expected_moments[name], 1e-3)
+
+
+def test_train_step_is_the_parts_in_one() -> None:
+    shape, size, spread = CASES["usual"]
+    with pair(shape, spread) as one, pair(shape, spread) as parts:
+        for seed in (70, 71):
+            tokens, targets = random_batch(one.config, size, seed=seed)
+            loss = one.engine.train_step(tokens, targets, learning_rate=1e-3, weight_decay=0.3)
+            assert parts.engine.forward(tokens, targets) == loss
+            parts.engine.backward()
+            parts.engine.step(learning_rate=1e-3, weight_decay=0.3)
+        for name, value in one.engine.parameters().items():
+            assert value.tobytes() == parts.engine.parameters()[name].tobytes(), name
+
+
+def test_cached_decoding_gives_the_logits_of_the_whole_sequence() -> None:
+    """Two sequences of different lengths, fed in pieces."""
+    shape, _, spread = CASES["odd"]
+    with pair(shape, spread) as both:
+        tokens, _ = random_batch(both.config, (2, 30))
+        expected = gpt.logits(both.parameters, both.config, tokens)
+        decoder = both.engine.decoder(batch_size=2)
+        ends = [0, 0]
+        for counts in [(5, 1), (1, 1), (0, 7), (1, 0), (12, 20), (1, 1)]:
+            pieces = [tokens[s, ends[s] : ends[s] + counts[s]] for s in range(2)]
+            logits = decoder.feed(pieces)
+            ends = [end + count for end, count in zip(ends, counts, strict=True)]
+            for s in range(2):
+                assert_close(f"sequence {s}", logits[s], expected[s, ends[s] - 1], LOGITS_TOLERANCE)
+
+
+@pytest.mark.parametrize("length", [1, 5, 12, 13, 30])
+def test_greedy_generation_past_block_size(length: int) -> None:
+    """From prompts shorter and longer than the context of 12."""
+    with pair((17, 12, 2, 2, 16), 0.6, seed=2) as both:
+        prompt = [(3 * n * n + n) % 17 for n in range(length)]
+        expected = gpt.generate(both.parameters, both.config, prompt, 40)
+        assert len(set(expected)) > 3
+        assert list(both.engine.generate(prompt, max_tokens=40, temperature=0.0)) == expected
+
+
+CHILD = """
+import sys
+import numpy as np
+import andrea
+arrays = dict(np.load(sys.argv[1]))
+config = andrea.ModelConfig(*map(int, arrays.pop("shape")))
+model = andrea.GPT(config, device="cpu", precision="fp32")
+tokens, targets = arrays.pop("tokens"), arrays.pop("targets")
+for name, view in model.parameters().items():
+    view[...] = arrays[name]
+model.refresh()
+loss = model.forward_backward(tokens, targets)
+print(andrea.engine_info()["isa"])
+np.savez(sys.argv[2], loss=loss, logits=model.logits(tokens), **model.gradients())
+"""
+
+
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+def test_each_instruction_set(isa: str, tmp_path: Path) -> None:
+    """The instruction set is chosen when the library loads, so each has a process of its own."""
+    shape, size, spread = CASES["odd"]
+    config = andrea.ModelConfig(*shape)
+    parameters = gpt.init_parameters(config, np.random.default_rng(52), spread)
+    parameters = {name: value.astype(np.float32) for name, value in parameters.items()}
+    tokens, targets = random_batch(config, size)
+    np.savez(tmp_path / "in.npz", shape=shape, tokens=tokens, targets=targets, **parameters)
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, tmp_path / "in.npz", tmp_path / "out.npz"],
+        env={**os.environ, "MICROGPT_ISA": isa},
+        capture_output=True,
+        text=True,
+    )
+    if "DeviceError" in child.stderr:
+        pytest.skip(f"no device cpu-{isa}: {child.stderr.splitlines()[-1]}")
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.strip() == isa
+    found = dict(np.load(tmp_path / "out.npz"))
+    exact = {name: value.astype(np.float64) for name, value in parameters.items()}
+    loss, logits, gradients = gpt.loss_and_gradients(exact, config, tokens, targets)
+    assert_close("loss", found.pop("loss"), loss, LOSS_TOLERANCE)
+    assert_close("logits", found.pop("logits"), logits, LOGITS_TOLERANCE)
+    check_gradients(found, gradients)
