@@ -1,82 +1,26 @@
-"""The engine's whole model against the NumPy reference: loss, gradients, ten steps, decoding.
-
-Parameters are the reference's random ones, biases included, rounded to float32 and written into the
-engine.
-"""
+"""The engine's whole model against the NumPy reference: loss, logits, gradients, ten steps."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from parity_pair import (
+    CASES,
+    LOGITS_TOLERANCE,
+    LOSS_TOLERANCE,
+    check_gradients,
+    pair,
+    random_batch,
+)
 from reference import adamw, gpt
 from reference.compare import assert_close
-from reference.ops import Array
 
 import andrea
-
-LOGITS_TOLERANCE = 1e-5
-LOSS_TOLERANCE = 1e-6
-GRADIENT_TOLERANCE = 1e-4  # of the specification; the session's table shows the measured ones
-
-# V, block_size, n_layer, n_head, n_embd; B, T; spread of the weights
-CASES = {
-    "usual": ((65, 32, 2, 4, 48), (3, 32), 0.1),
-    "odd": ((97, 37, 3, 3, 33), (2, 35), 0.1),
-    "nano": ((256, 128, 4, 4, 128), (2, 128), 0.02),
-    "one of each": ((1, 1, 1, 1, 1), (1, 1), 0.3),
-    "width 1": ((5, 6, 2, 1, 1), (2, 5), 0.3),
-    "width 3": ((4, 6, 1, 3, 3), (3, 6), 0.3),
-    "one token": ((11, 8, 2, 2, 10), (5, 1), 0.3),
-    "head_dim 80": ((23, 70, 1, 2, 160), (1, 70), 0.05),
-    "many rows": ((19, 40, 1, 2, 12), (20, 40), 0.2),
-}
-
-
-@dataclass
-class Pair:
-    """The same model twice: the engine's, and the reference's parameters in float64."""
-
-    config: andrea.ModelConfig
-    engine: andrea.GPT
-    parameters: gpt.Parameters
-
-
-@contextmanager
-def pair(shape: tuple[int, ...], spread: float, seed: int = 50) -> Iterator[Pair]:
-    config = andrea.ModelConfig(*shape)
-    engine = andrea.GPT(config, device="cpu", precision="fp32", seed=0)
-    parameters = gpt.init_parameters(config, np.random.default_rng(seed), spread)
-    for name, view in engine.parameters().items():
-        view[...] = parameters[name]
-        parameters[name] = view.astype(np.float64)
-    engine.refresh()
-    yield Pair(config, engine, parameters)
-    engine.close()
-
-
-def random_batch(
-    config: andrea.ModelConfig, size: tuple[int, int], seed: int = 51, ignored: float = 0.2
-) -> tuple[Array, Array]:
-    """Tokens and targets (B, T); a share of the targets is -1, but never the first."""
-    rng = np.random.default_rng(seed)
-    tokens = rng.integers(0, config.vocab_size, size, np.int32)
-    targets = rng.integers(0, config.vocab_size, size, np.int32)
-    targets.reshape(-1)[1:][rng.random(targets.size - 1) < ignored] = -1
-    return tokens, targets
-
-
-def check_gradients(measured: dict[str, Array], expected: gpt.Parameters) -> None:
-    assert list(measured) == list(expected)
-    for name, gradient in expected.items():
-        assert_close(name, measured[name], gradient, GRADIENT_TOLERANCE)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -178,7 +122,7 @@ def test_ten_optimizer_steps(max_norm: float) -> None:
             )
             norm = adamw.adamw_step(both.parameters, gradients, *moments, step, options)
             measured = both.engine.forward_backward(tokens, targets)
-            assert_close(f"loss of step {step}", measured, loss, 1e-5)
+            assert_close(f"loss of step {step}", measured, loss, LOSS_TOLERANCE)
             measured_norm = both.engine.step(
                 learning_rate=options.learning_rate,
                 beta1=options.beta1,
@@ -187,7 +131,7 @@ def test_ten_optimizer_steps(max_norm: float) -> None:
                 weight_decay=options.weight_decay,
                 max_norm=options.max_norm,
             )
-            assert_close(f"norm of step {step}", measured_norm, norm, 1e-4)
+            assert_close(f"norm of step {step}", measured_norm, norm, 2e-6)
         assert both.engine.step_count == 10
         assert not any(gradient.any() for gradient in both.engine.gradients().values())
         for name, value in both.engine.parameters().items():
@@ -197,14 +141,14 @@ def test_ten_optimizer_steps(max_norm: float) -> None:
                 # No loss depends on the keys' bias: its gradient is rounding, its steps are chance.
                 keys = slice(both.config.n_embd, 2 * both.config.n_embd)
                 moved[keys] = expected[keys] = 0.0
-            assert_close(f"{name}, moved", moved, expected, 5e-3)
+            assert_close(f"{name}, moved", moved, expected, 2e-3)
             assert_close(f"{name}, value", start[name] + moved, start[name] + expected, 1e-4)
         for kind, measured_moments, expected_moments in (
             ("first moment", both.engine.first_moments(), moments[0]),
             ("second moment", both.engine.second_moments(), moments[1]),
         ):
             for name, value in measured_moments.items():
-                assert_close(f"{name}, {kind}", value, expected_moments[name], 1e-3)
+                assert_close(f"{name}, {kind}", value, expected_moments[name], 1e-5)
 
 
 def test_train_step_is_the_parts_in_one() -> None:
@@ -218,32 +162,6 @@ def test_train_step_is_the_parts_in_one() -> None:
             parts.engine.step(learning_rate=1e-3, weight_decay=0.3)
         for name, value in one.engine.parameters().items():
             assert value.tobytes() == parts.engine.parameters()[name].tobytes(), name
-
-
-def test_cached_decoding_gives_the_logits_of_the_whole_sequence() -> None:
-    """Two sequences of different lengths, fed in pieces."""
-    shape, _, spread = CASES["odd"]
-    with pair(shape, spread) as both:
-        tokens, _ = random_batch(both.config, (2, 30))
-        expected = gpt.logits(both.parameters, both.config, tokens)
-        decoder = both.engine.decoder(batch_size=2)
-        ends = [0, 0]
-        for counts in [(5, 1), (1, 1), (0, 7), (1, 0), (12, 20), (1, 1)]:
-            pieces = [tokens[s, ends[s] : ends[s] + counts[s]] for s in range(2)]
-            logits = decoder.feed(pieces)
-            ends = [end + count for end, count in zip(ends, counts, strict=True)]
-            for s in range(2):
-                assert_close(f"sequence {s}", logits[s], expected[s, ends[s] - 1], LOGITS_TOLERANCE)
-
-
-@pytest.mark.parametrize("length", [1, 5, 12, 13, 30])
-def test_greedy_generation_past_block_size(length: int) -> None:
-    """From prompts shorter and longer than the context of 12."""
-    with pair((17, 12, 2, 2, 16), 0.6, seed=2) as both:
-        prompt = [(3 * n * n + n) % 17 for n in range(length)]
-        expected = gpt.generate(both.parameters, both.config, prompt, 40)
-        assert len(set(expected)) > 3
-        assert list(both.engine.generate(prompt, max_tokens=40, temperature=0.0)) == expected
 
 
 CHILD = """

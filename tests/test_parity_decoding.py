@@ -1,0 +1,49 @@
+"""The engine's decoder against whole forward passes of the NumPy reference, and its end of life."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from parity_pair import CASES, LOGITS_TOLERANCE, pair, random_batch
+from reference import gpt
+from reference.compare import assert_close
+
+
+def test_cached_decoding_gives_the_logits_of_the_whole_sequence() -> None:
+    """Two sequences of different lengths, fed in pieces."""
+    shape, _, spread = CASES["odd"]
+    with pair(shape, spread) as both:
+        tokens, _ = random_batch(both.config, (2, 30))
+        expected = gpt.logits(both.parameters, both.config, tokens)
+        decoder = both.engine.decoder(batch_size=2)
+        ends = [0, 0]
+        for counts in [(5, 1), (1, 1), (0, 7), (1, 0), (12, 20), (1, 1)]:
+            pieces = [tokens[s, ends[s] : ends[s] + counts[s]] for s in range(2)]
+            logits = decoder.feed(pieces)
+            ends = [end + count for end, count in zip(ends, counts, strict=True)]
+            for s in range(2):
+                assert_close(f"sequence {s}", logits[s], expected[s, ends[s] - 1], LOGITS_TOLERANCE)
+
+
+@pytest.mark.parametrize("length", [1, 5, 12, 13, 30])
+def test_greedy_generation_past_block_size(length: int) -> None:
+    """From prompts shorter and longer than the context of 12."""
+    with pair((17, 12, 2, 2, 16), 0.6, seed=2) as both:
+        prompt = [(3 * n * n + n) % 17 for n in range(length)]
+        expected = gpt.generate(both.parameters, both.config, prompt, 40)
+        assert len(set(expected)) > 3
+        assert list(both.engine.generate(prompt, max_tokens=40, temperature=0.0)) == expected
+
+
+def test_processes_end_in_peace() -> None:
+    """Threads of the engine may still be waiting when the interpreter takes the library down."""
+    child = (
+        "import andrea; andrea.set_num_threads(4);"
+        "model = andrea.GPT(andrea.ModelConfig(65, 32, 2, 4, 48));"
+        "model.forward_backward([[1] * 32] * 2, [[2] * 32] * 2)"
+    )
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr or f"ended by signal {-done.returncode}"
