@@ -1,0 +1,176 @@
+"""Checkpoints: a model, its tokenizer and everything a run needs to go on, in one safetensors file.
+
+Parameters have GPT-2's names; AdamW's moments are "optimizer.m.<name>" and "optimizer.v.<name>".
+Nothing in a file depends on when or where it was written: equal states give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import ModelConfig
+from .errors import CheckpointError, ConfigError
+from .tensorfile import TensorFile, canonical_json, write_tensor_file
+
+if TYPE_CHECKING:
+    from .model import GPT
+
+_VERSION_KEY = "andrea_checkpoint"
+_VERSION = "1"
+_FIRST_MOMENT = "optimizer.m."
+_SECOND_MOMENT = "optimizer.v."
+_OPTIMIZER_STEPS = "optimizer_steps"
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What a checkpoint holds besides tensors; all plain data, as in JSON.
+
+    train and state are TrainConfig and TrainState as dictionaries, None where only weights were
+    saved; record is whatever else the run wants back at resume.
+    """
+
+    model: ModelConfig
+    tokenizer: Mapping[str, Any]
+    train: Mapping[str, Any] | None = None
+    state: Mapping[str, Any] | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(path: Path, model: GPT, info: CheckpointInfo) -> int:
+    """Write a checkpoint atomically and return its size in bytes.
+
+    With info.state the moments are saved too, else the weights alone. Memory grows by no more than
+    a tensor.
+
+    Raises:
+        CheckpointError: a value is not finite, or the disk is full or refuses; the file that was
+            there is as it was.
+    """
+    tensors = _tensors(model, moments=info.state is not None)
+    for name, tensor in tensors.items():
+        # Sums could overflow, and comparing every value would need an array of results.
+        if not (math.isfinite(tensor.min()) and math.isfinite(tensor.max())):
+            raise CheckpointError(
+                f"{path} was not written: {name} holds values that are not finite"
+            )
+    metadata = {
+        _VERSION_KEY: _VERSION,
+        "model": canonical_json(info.model.to_dict()),
+        "tokenizer": canonical_json(info.tokenizer),
+        "record": canonical_json(info.record),
+    }
+    if info.state is not None:
+        metadata["train"] = canonical_json(info.train)
+        metadata["state"] = canonical_json(info.state)
+        metadata[_OPTIMIZER_STEPS] = str(model.step_count)
+    return write_tensor_file(path, tensors, metadata)
+
+
+def _tensors(model: GPT, *, moments: bool) -> dict[str, NDArray[np.float32]]:
+    """Names in the file -> the model's own memory."""
+    tensors = dict(model.parameters())
+    if moments:
+        tensors.update({_FIRST_MOMENT + name: m for name, m in model.first_moments().items()})
+        tensors.update({_SECOND_MOMENT + name: v for name, v in model.second_moments().items()})
+    return tensors
+
+
+class Checkpoint:
+    """A checkpoint opened for reading; its content is verified, whatever happens to its path later.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, altered or not a checkpoint.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = TensorFile(path)
+        try:
+            self.info = _read_info(path, self._file.metadata)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether training can go on from here; else the file holds weights only."""
+        return self.info.state is not None
+
+    def load(self, model: GPT, *, moments: bool) -> None:
+        """Read parameters, and moments and the step count where asked, into the model's memory.
+
+        Raises:
+            CheckpointError: the model has another shape, or moments are asked of a file of weights.
+        """
+        if moments and not self.has_moments:
+            raise CheckpointError(
+                f"{self.path} holds weights only, so training can't go on from it; "
+                "it can be sampled from"
+            )
+        steps = self._file.metadata.get(_OPTIMIZER_STEPS, "")
+        if moments and not steps.isdecimal():
+            raise CheckpointError(f"{self.path} does not say how many steps its optimizer did")
+        self._check_shape(model.config)
+        tensors = _tensors(model, moments=moments)
+        shapes = self._file.shapes
+        for name, tensor in tensors.items():
+            if shapes.get(name) != tensor.shape:
+                raise CheckpointError(
+                    f"{self.path}: {name} is {shapes.get(name, 'missing')}, "
+                    f"the model needs {tensor.shape}"
+                )
+        for name, tensor in tensors.items():
+            self._file.read_into(name, tensor)
+        model.refresh()
+        if moments:
+            model.step_count = int(steps)
+
+    def _check_shape(self, config: ModelConfig) -> None:
+        wanted = config.to_dict()
+        for name, value in self.info.model.to_dict().items():
+            if value != wanted[name]:
+                raise CheckpointError(
+                    f"{self.path} has {name} {value}, but the model has {name} {wanted[name]}"
+                )
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _read_info(path: Path, metadata: Mapping[str, str]) -> CheckpointInfo:
+    version = metadata.get(_VERSION_KEY)
+    if version != _VERSION:
+        raise CheckpointError(
+            f"{path} is a checkpoint of format {version}, this Andrea reads format {_VERSION}"
+        )
+    try:
+        parts = {
+            key: json.loads(metadata[key])
+            for key in ("model", "tokenizer", "train", "state", "record")
+            if key in metadata
+        }
+        return CheckpointInfo(**{**parts, "model": ModelConfig.from_dict(parts["model"])})
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise CheckpointError(f"{path} has metadata that can't be read: {error}") from error

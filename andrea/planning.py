@@ -1,0 +1,262 @@
+"""Everything `andrea train` decides when left alone, and what a run will take: the plan.
+
+The rule for size. A model learns best per operation when it sees about 20 tokens per parameter
+(Hoffmann et al. 2022). So: of the ladder's shapes (shapes.py), the largest that sees so many in the
+time there is, and that has at most 2 parameters per token of the text, since larger ones learn a
+text by heart. The rest follows: context by width and text; tokens of a step so that there are some
+2,500 steps; learning rate falling with the square root of the width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .config import ModelConfig
+from .errors import ConfigError
+from .shapes import Choices, preset_sizes, shapes
+from .sizes import flops_per_token, memory_plan, num_parameters
+from .trainconfig import TrainConfig
+
+__all__ = ["DEFAULT_SECONDS", "Choices", "Plan", "needs_speed", "plan", "preset_tokenizer"]
+
+T = TypeVar("T")
+
+DEFAULT_SECONDS = 300.0
+
+TOKENS_PER_PARAMETER = 20
+_PARAMETERS_PER_TEXT_TOKEN = 2
+_STEPS = 2500
+_TOKENS_PER_STEP = (1024, 131072)
+# What two cores of an ordinary machine do in five minutes. Runs by steps are sized for it, so that
+# the same command makes the same model everywhere.
+_NOMINAL_FLOPS = 2e13
+# Evaluations, saves and samples take the rest.
+_SHARE_OF_TRAINING = 0.93
+_SHARE_OF_MEMORY = 0.7
+_LONGEST_BETWEEN_EVALUATIONS = 600.0
+_MANY_EPOCHS = 40
+
+
+def preset_tokenizer(preset: str | None) -> tuple[str, int | None]:
+    """Tokenizer and vocabulary that belong to a preset, for `andrea.data.prepare`.
+
+    Raises:
+        ConfigError: there is no such preset.
+    """
+    vocab_size = preset_sizes(preset).get("vocab_size", 0)
+    return ("bpe", vocab_size) if vocab_size else ("auto", None)
+
+
+def needs_speed(choices: Choices) -> bool:
+    """Whether the plan depends on what the machine can do."""
+    return choices.steps is None and not (choices.fixes_shape and choices.batch_size is not None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run before it begins. memory: bytes by kind. notes: why it is so, in sentences.
+
+    What depends on the speed is None until `with_speed`; for runs with a time it is an estimate.
+    """
+
+    model: ModelConfig
+    train: TrainConfig
+    choices: Choices
+    memory: dict[str, int]
+    train_tokens: int
+    notes: tuple[str, ...]
+    seconds_per_step: float | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Trained numbers of the model."""
+        return num_parameters(self.model)
+
+    @property
+    def flops_per_token(self) -> int:
+        """Floating-point operations to train on one token."""
+        return flops_per_token(self.model, training=True)
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the run."""
+        if self.train.seconds is None or self.seconds_per_step is None:
+            return self.train.steps
+        return max(round(_SHARE_OF_TRAINING * self.train.seconds / self.seconds_per_step), 1)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of the run."""
+        if self.train.steps is None or self.seconds_per_step is None:
+            return self.train.seconds
+        return self.train.steps * self.seconds_per_step / _SHARE_OF_TRAINING
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that the model will have seen."""
+        if self.steps is None:
+            return None
+        return self.steps * self.train.tokens_per_step(self.model.block_size)
+
+    @property
+    def epochs(self) -> float | None:
+        """How often it will have seen each token of the text."""
+        return None if self.tokens is None else self.tokens / self.train_tokens
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Training speed, without evaluations and saves."""
+        if self.seconds_per_step is None:
+            return None
+        return self.train.tokens_per_step(self.model.block_size) / self.seconds_per_step
+
+    def with_speed(self, seconds_per_step: float) -> Plan:
+        """The plan with the measured speed, and with what follows from it.
+
+        Runs by steps keep their settings: they must not depend on the speed.
+        """
+        known = dataclasses.replace(self, seconds_per_step=seconds_per_step)
+        steps = known.steps
+        assert steps is not None
+        notes = self.notes
+        if known.epochs is not None and known.epochs > _MANY_EPOCHS:
+            notes += (
+                f"each token will be seen about {known.epochs:.0f} times: more text would teach "
+                "more than more time",
+            )
+        train = self.train
+        if train.seconds is not None:
+            most = max(round(_LONGEST_BETWEEN_EVALUATIONS / seconds_per_step), 1)
+            train = _with_intervals(train, self.choices, steps, most)
+        return dataclasses.replace(known, train=train, notes=notes)
+
+
+def plan(
+    choices: Choices,
+    *,
+    vocab_size: int,
+    train_tokens: int,
+    flops_per_second: float | None = None,
+    memory: int | None = None,
+) -> Plan:
+    """Plan a run for a tokenized text, keeping what the user chose.
+
+    flops_per_second is the measured speed (machine.measure_flops), memory the bytes that may be
+    used (machine.available_memory); without the first, an ordinary machine is assumed.
+
+    Raises:
+        ConfigError: a choice is out of its range, choices contradict each other, or the model does
+            not fit in memory.
+    """
+    if choices.steps is None and choices.seconds is None:
+        choices = dataclasses.replace(choices, seconds=DEFAULT_SECONDS)
+    work = _NOMINAL_FLOPS
+    if choices.seconds is not None and flops_per_second is not None:
+        work = _SHARE_OF_TRAINING * choices.seconds * flops_per_second
+    candidates = list(shapes(choices, vocab_size, train_tokens))
+    model = candidates[0]
+    for candidate in candidates[1:]:
+        if _trains_well(candidate, work, train_tokens) and _fits(candidate, 1, memory):
+            model = candidate
+    tokens = work / flops_per_token(model, training=True)
+    batch_size, accumulate = _batch(choices, model, tokens, memory)
+    config = TrainConfig(
+        batch_size=batch_size,
+        accumulate=accumulate,
+        steps=choices.steps,
+        seconds=choices.seconds,
+        learning_rate=_chosen(choices.learning_rate, _learning_rate(model)),
+        weight_decay=_chosen(choices.weight_decay, 0.1),
+        seed=choices.seed,
+    )
+    needed = memory_plan(model, batch_size)
+    if memory is not None and needed["total"] > memory:
+        raise ConfigError(
+            f"training takes {_gigabytes(needed['total'])}, {_gigabytes(memory)} are free; "
+            "choose a smaller --batch-size, --block-size, --n-embd or --n-layer"
+        )
+    steps = choices.steps or max(round(tokens / config.tokens_per_step(model.block_size)), 1)
+    return Plan(
+        model=model,
+        train=_with_intervals(config, choices, steps, most=steps),
+        choices=choices,
+        memory=needed,
+        train_tokens=train_tokens,
+        notes=_notes(choices, model, candidates[-1], train_tokens, accumulate),
+    )
+
+
+def _trains_well(model: ModelConfig, work: float, train_tokens: int) -> bool:
+    """Whether the model sees enough tokens for its size, and the text has enough of them."""
+    parameters = num_parameters(model)
+    tokens = work / flops_per_token(model, training=True)
+    return (
+        tokens >= TOKENS_PER_PARAMETER * parameters
+        and parameters <= _PARAMETERS_PER_TEXT_TOKEN * train_tokens
+    )
+
+
+def _fits(model: ModelConfig, batch_size: int, memory: int | None) -> bool:
+    return memory is None or memory_plan(model, batch_size)["total"] <= _SHARE_OF_MEMORY * memory
+
+
+def _batch(
+    choices: Choices, model: ModelConfig, tokens: float, memory: int | None
+) -> tuple[int, int]:
+    """Sequences of a micro-batch, and micro-batches of a step."""
+    low, high = _TOKENS_PER_STEP
+    tokens_per_step = 2 ** round(math.log2(min(max(tokens / _STEPS, low), high)))
+    accumulate = _chosen(choices.accumulate, 1)
+    if choices.batch_size is not None:
+        return choices.batch_size, accumulate
+    batch_size = max(tokens_per_step // model.block_size // max(accumulate, 1), 1)
+    while batch_size > 1 and not _fits(model, batch_size, memory):
+        batch_size //= 2
+        if choices.accumulate is None:
+            accumulate *= 2
+    return batch_size, accumulate
+
+
+def _learning_rate(model: ModelConfig) -> float:
+    """Peak learning rate: 6e-4 at 768 wide (as GPT-3's), falling with the root of the width."""
+    return float(f"{6e-4 * math.sqrt(768 / model.n_embd):.2g}")
+
+
+def _with_intervals(config: TrainConfig, choices: Choices, steps: int, most: int) -> TrainConfig:
+    """Fill in how often things happen in so many steps; `most`: steps between two evaluations."""
+    often = min(max(math.ceil(steps / 20), 10), most)
+    return dataclasses.replace(
+        config,
+        warmup=_chosen(choices.warmup, min(steps // 20, 1000)),
+        eval_every=_chosen(choices.eval_every, often),
+        save_every=_chosen(choices.save_every, often),
+    )
+
+
+def _notes(
+    choices: Choices,
+    model: ModelConfig,
+    largest: ModelConfig,
+    train_tokens: int,
+    accumulate: int,
+) -> tuple[str, ...]:
+    notes = []
+    if not choices.fixes_shape and model != largest:
+        notes.append(
+            f"size: the largest that sees {TOKENS_PER_PARAMETER} tokens per parameter in this time "
+            f"and has at most {_PARAMETERS_PER_TEXT_TOKEN} parameters per token of the text"
+        )
+    if choices.accumulate is None and accumulate > 1:
+        notes.append(f"batch: in {accumulate} parts, to fit in memory")
+    return tuple(notes)
+
+
+def _gigabytes(number: float) -> str:
+    return f"{number / 1e9:.1f} GB"
+
+
+def _chosen(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value

@@ -1,0 +1,125 @@
+"""A run's log: JSON lines in the schema `unfirehose/1.0/training-run`, joined when a run goes on.
+
+A full disk never stops training here: lines that can't be written wait for the next ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from .errors import RunError
+
+SCHEMA = "unfirehose/1.0/training-run"
+
+
+class RunLog:
+    """Appends to the log of one run.
+
+    Raises:
+        RunError: the file cannot be opened for writing.
+    """
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path = path
+        self.run_id = run_id
+        self._waiting = b""
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append a line: type, run_id, ts (ISO 8601, UTC) and the fields, NaN as null."""
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        line = {"type": kind, "run_id": self.run_id, "ts": now.replace("+00:00", "Z")}
+        line.update({name: _finite_or_none(value) for name, value in fields.items()})
+        self._waiting += json.dumps(line, allow_nan=False).encode("ascii") + b"\n"
+        with contextlib.suppress(OSError):
+            self._write_waiting()
+
+    def sync(self) -> None:
+        """Bring all lines to the disk.
+
+        Raises:
+            RunError: the disk is full or refuses.
+        """
+        try:
+            self._write_waiting()
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self._write_waiting()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            written = os.write(self._descriptor, self._waiting)
+            self._waiting = self._waiting[written:]
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def newest_run_id(path: Path) -> str | None:
+    """The run_id of the last run.start line of a log, None where there is none."""
+    run_id = None
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            if b"run.start" in line:
+                entry = _parse(line)
+                if entry.get("type") == "run.start":
+                    run_id = entry.get("run_id")
+    return run_id
+
+
+def rewind(path: Path, run_id: str, step: int) -> None:
+    """Drop from a log what the run wrote after `step`, so that it can be joined without doubles.
+
+    Raises:
+        RunError: the file cannot be read or written.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with path.open("rb") as old, temporary.open("wb") as new:
+            new.writelines(line for line in old if _is_kept(line, run_id, step))
+            new.flush()
+            os.fsync(new.fileno())
+        os.replace(temporary, path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise RunError(f"cannot rewrite {path}: {error.strerror or error}") from error
+
+
+def _is_kept(line: bytes, run_id: str, step: int) -> bool:
+    if not line.endswith(b"\n"):
+        return False  # half a line: the process was killed while it wrote
+    entry = _parse(line)
+    if entry.get("run_id") != run_id:
+        return True
+    if entry.get("type") == "run.end" or entry.get("resumed_step", -1) >= step:
+        return False
+    return bool(entry.get("step", 0) <= step)
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

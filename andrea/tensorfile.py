@@ -1,0 +1,247 @@
+"""Files of named float32 tensors: safetensors, written without a copy, never half, with a checksum.
+
+The safetensors library reads these files and checks their headers here; it is not used for writing,
+because it orders the metadata at random (equal states would give unequal files) and does not sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import CheckpointError
+
+Tensors = Mapping[str, NDArray[np.float32]]
+
+_CHUNK = 1 << 24
+_LENGTH_BYTES = 8
+_CHECKSUM_KEY = "checksum"
+# Quotes inside metadata are escaped, so the first match is the entry itself.
+_CHECKSUM_ENTRY = f'"{_CHECKSUM_KEY}":"'.encode()
+_NO_CHECKSUM = b"0" * 64
+
+
+def canonical_json(value: Any) -> str:
+    """The one way to write a value as JSON: sorted keys, no spaces, ASCII.
+
+    Raises:
+        ValueError: the value holds a float that is not finite.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def write_tensor_file(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> int:
+    """Write tensors and metadata to a safetensors file, and return its size in bytes.
+
+    Equal tensors and metadata give equal bytes. The file appears whole or not at all: it is written
+    beside `path`, synced to the disk and renamed. Its checksum is BLAKE2b-256 (RFC 7693) over the
+    whole file with the 64 digits of the checksum itself as zeros.
+
+    Raises:
+        CheckpointError: the disk is full, or refuses for another reason; `path` is as it was.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666
+        )
+        try:
+            try:
+                size = _write(descriptor, _header(tensors, metadata), tensors)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        kept = "; the checkpoint before it is intact" if path.exists() else ""
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}{kept}") from error
+    return size
+
+
+def _header(tensors: Tensors, metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, Any] = {
+        "__metadata__": {**dict(sorted(metadata.items())), _CHECKSUM_KEY: _NO_CHECKSUM.decode()}
+    }
+    offset = 0
+    for name, tensor in tensors.items():
+        size = 4 * tensor.size
+        entries[name] = {
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def _write(descriptor: int, header: bytes, tensors: Tensors) -> int:
+    checksum = hashlib.blake2b(header, digest_size=32)
+    _write_all(descriptor, memoryview(header))
+    size = len(header)
+    for tensor in tensors.values():
+        # No copy for the engine's arrays on little-endian machines.
+        data = np.ascontiguousarray(tensor, dtype="<f4").data.cast("B")
+        for start in range(0, len(data), _CHUNK):
+            chunk = data[start : start + _CHUNK]
+            checksum.update(chunk)
+            _write_all(descriptor, chunk)
+        size += len(data)
+    os.lseek(descriptor, header.index(_CHECKSUM_ENTRY) + len(_CHECKSUM_ENTRY), os.SEEK_SET)
+    _write_all(descriptor, memoryview(checksum.hexdigest().encode("ascii")))
+    os.fsync(descriptor)
+    return size
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while len(data):
+        written = os.write(descriptor, data)
+        if written == 0:
+            raise OSError(errno.EIO, "the disk took no data")
+        data = data[written:]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, on the file systems that can."""
+    if os.name == "nt":
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shape: tuple[int, ...]
+    offset: int
+
+
+class TensorFile:
+    """A file of tensors, open for reading and verified; a new file at its path does not change it.
+
+    Raises:
+        CheckpointError: the file is missing, unreadable, not of this kind, truncated or altered.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+        try:
+            with _reading(path):
+                self._read_header()
+                self._verify()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_header(self) -> None:
+        from safetensors import safe_open
+
+        while True:
+            with safe_open(self.path, framework="numpy") as reader:
+                if not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
+                    # Replaced meanwhile by a run that is still training.
+                    self._file.close()
+                    self._file = self.path.open("rb")
+                    continue
+                self.metadata: dict[str, str] = reader.metadata() or {}
+                self._data_start = _LENGTH_BYTES + _header_length(self._file)
+                offset = self._data_start
+                self._entries: dict[str, _Entry] = {}
+                for name in reader.offset_keys():
+                    piece = reader.get_slice(name)
+                    shape = tuple(piece.get_shape())
+                    if piece.get_dtype() != "F32":
+                        raise CheckpointError(
+                            f"{self.path}: {name} is {piece.get_dtype()}, expected F32"
+                        )
+                    self._entries[name] = _Entry(shape, offset)
+                    offset += 4 * int(np.prod(shape, dtype=np.int64))
+                return
+
+    def _verify(self) -> None:
+        recorded = self.metadata.get(_CHECKSUM_KEY)
+        if recorded is None:
+            raise CheckpointError(f"{self.path} is not an Andrea checkpoint: it has no checksum")
+        self._file.seek(0)
+        header = bytearray(self._file.read(self._data_start))
+        start = header.find(_CHECKSUM_ENTRY) + len(_CHECKSUM_ENTRY)
+        header[start : start + len(_NO_CHECKSUM)] = _NO_CHECKSUM
+        checksum = hashlib.blake2b(header, digest_size=32)
+        while chunk := self._file.read(_CHUNK):
+            checksum.update(chunk)
+        if checksum.hexdigest() != recorded:
+            raise CheckpointError(
+                f"{self.path} is damaged: its checksum does not match its content"
+            )
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor."""
+        return {name: entry.shape for name, entry in self._entries.items()}
+
+    def read_into(self, name: str, array: NDArray[np.float32]) -> None:
+        """Fill a contiguous float32 array of the tensor's shape, without another copy."""
+        entry = self._entries[name]
+        with _reading(self.path):
+            self._file.seek(entry.offset)
+            data = array.data.cast("B")
+            if self._file.readinto(data) != len(data):
+                raise CheckpointError(f"{self.path} became shorter while it was read")
+        if sys.byteorder == "big":
+            array.byteswap(inplace=True)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _header_length(file: BinaryIO) -> int:
+    file.seek(0)
+    return int.from_bytes(file.read(_LENGTH_BYTES), "little")
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is truncated, altered or no checkpoint: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,0 +1,308 @@
+"""The training loop, as a generator of step reports; whoever iterates shows them.
+
+Step n: batches (seed, n) -> forward and backward, accumulated -> learning rate -> AdamW -> now and
+then validation loss and checkpoint -> StepReport.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .data import BatchSampler, EvaluationWindows
+from .errors import CheckpointError, RunError
+from .schedule import Schedule, WarmupCosine
+from .trainconfig import TrainConfig, TrainState
+
+if TYPE_CHECKING:
+    from .data import PreparedData
+    from .model import GPT
+    from .runs import RunFolder
+
+__all__ = ["Evaluation", "StepReport", "TrainConfig", "TrainState", "evaluate", "train"]
+
+MAX_SKIPPED_IN_ROW = 10
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Validation loss in nats per token and in bits per byte of text; is_best: the lowest yet."""
+
+    loss: float
+    bits_per_byte: float
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What happened in one step.
+
+    step counts from 1; steps is their number where it is known. loss: mean training loss in nats.
+    gradient_norm: before clipping. tokens: seen since the beginning. tokens_per_second: of recent
+    steps, without evaluations. elapsed: seconds, of all sessions where time is the budget, else of
+    this one. progress: 0..1. seconds_left: estimated where steps are the budget. skipped: loss or
+    gradient was not finite and nothing was updated. warning: a line for the user.
+    """
+
+    step: int
+    steps: int | None
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    tokens: int
+    tokens_per_second: float
+    elapsed: float
+    progress: float
+    seconds_left: float
+    skipped: bool
+    evaluation: Evaluation | None
+    saved: Path | None
+    warning: str | None
+    is_last: bool
+
+
+def train(
+    model: GPT,
+    data: PreparedData,
+    config: TrainConfig,
+    *,
+    run: RunFolder | None = None,
+    state: TrainState | None = None,
+) -> Generator[StepReport, None, None]:
+    """Train a model step by step; with `run`, write its log and checkpoints.
+
+    It may be closed at any report; `run.save(model, state)` then keeps what was done. With
+    config.steps the result is a pure function of seed, data and configuration, however often it was
+    interrupted. With config.seconds the schedule follows the clock, and the time that the caller
+    takes between two reports counts too.
+
+    Raises:
+        RunError: nothing is left to do, or loss or gradient were not finite 10 times in a row.
+        CheckpointError: the first or the last checkpoint cannot be written.
+        DataError: the text is too short for the model's block_size.
+    """
+    state = TrainState() if state is None else state
+    loop = _Loop(model, data, config, run, state)
+    if config.budget.is_spent(state.step, state.elapsed, closing=0.0, step_seconds=0.0):
+        spent = f"{state.elapsed:.0f} seconds" if config.steps is None else f"{config.steps} steps"
+        raise RunError(f"the run has done its {spent}; to go on, give it more than that")
+    return loop.reports()
+
+
+def evaluate(
+    model: GPT, data: PreparedData, *, batch_size: int, max_windows: int = 64
+) -> float | None:
+    """Validation loss in nats per token, over fixed windows; None without validation text."""
+    windows = _windows(model, data, batch_size, max_windows)
+    return None if windows is None else windows.mean_loss(model.forward)
+
+
+def _windows(
+    model: GPT, data: PreparedData, batch_size: int, max_windows: int
+) -> EvaluationWindows | None:
+    if len(data.validation) < 2:
+        return None
+    return EvaluationWindows(data.validation, batch_size, model.config.block_size, max_windows)
+
+
+class _Clock:
+    """Where the time goes; `closing` is what the last evaluation and save will take."""
+
+    def __init__(self) -> None:
+        self.step_seconds = 0.0  # smoothed
+        # The longest so far: of an evaluation, a save, and the caller's work after an evaluation.
+        self.evaluation = self.save = self.caller = 0.0
+        self._steps = 0
+
+    def start(self, elapsed_before: float) -> None:
+        self._start = time.perf_counter() - elapsed_before
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def closing(self) -> float:
+        return self.evaluation + self.save + self.caller
+
+    def add_step(self, seconds: float) -> None:
+        self._steps += 1
+        self.step_seconds += max(1 / self._steps, 0.1) * (seconds - self.step_seconds)
+
+
+class _Loop:
+    def __init__(
+        self,
+        model: GPT,
+        data: PreparedData,
+        config: TrainConfig,
+        run: RunFolder | None,
+        state: TrainState,
+    ) -> None:
+        data.require(model.config.block_size)
+        self.model, self.data, self.config, self.run, self.state = model, data, config, run, state
+        block_size = model.config.block_size
+        self.sampler = BatchSampler(data.train, config.batch_size, block_size, config.seed)
+        self.windows = _windows(model, data, config.batch_size, config.eval_windows)
+        self.schedule: Schedule = WarmupCosine(config.warmup, config.min_ratio)
+        self.tokens_per_step = config.tokens_per_step(block_size)
+        self.clock = _Clock()
+
+    def reports(self) -> Generator[StepReport, None, None]:
+        state, config, budget, clock = self.state, self.config, self.config.budget, self.clock
+        clock.start(state.elapsed)
+        if self.run is not None and state.step == 0:
+            # At once, so that a disk that is full or too slow is known before the work is done.
+            self._save()
+        is_last = False
+        while not is_last:
+            started = clock.elapsed
+            progress = budget.progress(state.step, started, clock.closing)
+            learning_rate = config.learning_rate * self.schedule.factor(state.step, progress)
+            loss, norm = self._step(learning_rate)
+            is_skipped = not (math.isfinite(loss) and math.isfinite(norm))
+            state.step += 1
+            state.skipped += is_skipped
+            state.skipped_in_row = state.skipped_in_row + 1 if is_skipped else 0
+            clock.add_step(clock.elapsed - started)
+            tokens_per_second = self.tokens_per_step / clock.step_seconds
+            self._log_step(loss, learning_rate, norm, tokens_per_second, is_skipped)
+            if state.skipped_in_row == MAX_SKIPPED_IN_ROW:
+                raise RunError(self._diverged())
+
+            is_last, evaluates, saves = self._what_is_due()
+            evaluation = self._evaluate() if evaluates else None
+            if is_last and config.seconds is not None:
+                # What the budget leaves is given up: the run is done, and a resume is to know it.
+                state.elapsed = max(clock.elapsed, config.seconds)
+            else:
+                state.elapsed = clock.elapsed
+            saved, warning = self._save_or_warn(is_last) if saves else (None, None)
+            if is_skipped:
+                warning = f"step {state.step} was skipped: its loss or gradient is not finite"
+            yielded = clock.elapsed
+            yield StepReport(
+                step=state.step,
+                steps=config.steps,
+                loss=loss,
+                learning_rate=learning_rate,
+                gradient_norm=norm,
+                tokens=state.step * self.tokens_per_step,
+                tokens_per_second=tokens_per_second,
+                elapsed=yielded,
+                progress=1.0 if is_last else budget.progress(state.step, yielded, clock.closing),
+                seconds_left=0.0
+                if is_last
+                else budget.seconds_left(state.step, yielded, clock.step_seconds),
+                skipped=is_skipped,
+                evaluation=evaluation,
+                saved=saved,
+                warning=warning,
+                is_last=is_last,
+            )
+            if evaluation is not None:
+                clock.caller = max(clock.caller, clock.elapsed - yielded)
+
+    def _step(self, learning_rate: float) -> tuple[float, float]:
+        """Do the work of a step: (mean loss, gradient norm)."""
+        config, model = self.config, self.model
+        total = 0.0
+        for micro in range(config.accumulate):
+            inputs, targets = self.sampler.batch(self.state.step * config.accumulate + micro)
+            total += model.forward_backward(inputs, targets, loss_scale=1.0 / config.accumulate)
+        if not math.isfinite(total):
+            # A finite gradient beside such a loss would be chance; it is not to be trusted.
+            for gradient in model.gradients().values():
+                gradient[...] = 0
+            return total, math.nan
+        norm = model.step(
+            learning_rate,
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            max_norm=config.max_norm,
+        )
+        return total / config.accumulate, norm
+
+    def _what_is_due(self) -> tuple[bool, bool, bool]:
+        """Whether this was the last step, whether to evaluate, whether to save."""
+        config, step, clock = self.config, self.state.step, self.clock
+        evaluates = config.eval_every > 0 and step % config.eval_every == 0
+        saves = config.save_every > 0 and step % config.save_every == 0
+        if self.windows is not None and clock.evaluation == 0:
+            # Until one is measured: forward alone takes a third of a step's time; half, to be safe.
+            tokens = self.windows.num_windows * self.model.config.block_size
+            clock.evaluation = clock.step_seconds * tokens / self.tokens_per_step / 2
+        upcoming = clock.elapsed
+        upcoming += clock.evaluation + clock.caller if evaluates else 0.0
+        upcoming += clock.save if saves else 0.0
+        is_last = config.budget.is_spent(step, upcoming, clock.closing, clock.step_seconds)
+        return is_last, evaluates or is_last, saves or is_last
+
+    def _evaluate(self) -> Evaluation | None:
+        if self.windows is None:
+            return None
+        started = self.clock.elapsed
+        loss = self.windows.mean_loss(self.model.forward)
+        self.clock.evaluation = max(self.clock.evaluation, self.clock.elapsed - started)
+        state = self.state
+        is_best = math.isfinite(loss) and (state.best_loss is None or loss < state.best_loss)
+        if is_best:
+            state.best_loss, state.best_step = loss, state.step
+        evaluation = Evaluation(loss, self.data.bits_per_byte(loss), is_best)
+        if self.run is not None:
+            self.run.log(
+                "run.eval",
+                step=state.step,
+                eval="validation",
+                score=loss,
+                bits_per_byte=evaluation.bits_per_byte,
+            )
+        return evaluation
+
+    def _save(self) -> Path | None:
+        if self.run is None:
+            return None
+        started = self.clock.elapsed
+        path = self.run.save(self.model, self.state)
+        self.clock.save = max(self.clock.save, self.clock.elapsed - started)
+        return path
+
+    def _save_or_warn(self, is_last: bool) -> tuple[Path | None, str | None]:
+        try:
+            return self._save(), None
+        except (CheckpointError, RunError) as error:
+            # Space may come back before the end; stopping now would lose more than going on.
+            if is_last:
+                raise
+            return None, f"{error}; training goes on"
+
+    def _log_step(
+        self, loss: float, lr: float, norm: float, tokens_per_second: float, is_skipped: bool
+    ) -> None:
+        if self.run is None:
+            return
+        more = {"skipped": True} if is_skipped else {}
+        self.run.log(
+            "run.loss",
+            step=self.state.step,
+            loss=loss,
+            lr=lr,
+            gradient_norm=norm,
+            tokens_per_second=round(tokens_per_second, 1),
+            **more,
+        )
+
+    def _diverged(self) -> str:
+        text = (
+            f"loss or gradient was not finite in {MAX_SKIPPED_IN_ROW} steps in a row, the last is "
+            f"{self.state.step}; try a lower learning rate than {self.config.learning_rate:g}"
+        )
+        if self.run is None:
+            return text
+        return f"{text}; the last good checkpoint is {self.run.checkpoint_path}"
