@@ -86,8 +86,8 @@ class TimeBudget:
         return min(elapsed / usable, 1.0) if usable > 0 else 1.0
 
     def is_spent(self, step: int, elapsed: float, closing: float, step_seconds: float) -> bool:
-        """Whether another step and the closing would pass the time."""
-        return elapsed + step_seconds + closing > self.seconds
+        """Whether the time does not suffice for another step and the closing."""
+        return elapsed + step_seconds + closing >= self.seconds
 
     def seconds_left(self, step: int, elapsed: float, step_seconds: float) -> float:
         """What the budget leaves."""

@@ -192,7 +192,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     safetensors.numpy.save_file({"wte.weight": np.ones((2, 2), np.float16)}, half)
     with pytest.raises(CheckpointError, match="is F16, expected F32"):
         Checkpoint(half)
-    with pytest.raises(CheckpointError, match="cannot read .*: No such file"):
+    with pytest.raises(CheckpointError, match=r"cannot read .*: No such file"):
         Checkpoint(tmp_path / "absent.safetensors")
     with pytest.raises(CheckpointError, match="cannot read"):
         Checkpoint(tmp_path)
@@ -240,7 +240,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(
     good = saved.read_bytes()
     Disk(monkeypatch, space=int(share * len(good)))
     model = small_model(seed=8)
-    with pytest.raises(CheckpointError, match="No space left on device; .* is intact") as caught:
+    with pytest.raises(CheckpointError, match=r"No space left on device; .* is intact") as caught:
         save_checkpoint(saved, model, information(model))
     assert "\n" not in str(caught.value)
     assert saved.read_bytes() == good
@@ -385,5 +385,5 @@ def test_saving_into_a_folder_that_is_gone_is_told(tmp_path: Path, trained: andr
     folder = tmp_path / "gone"
     folder.mkdir()
     shutil.rmtree(folder)
-    with pytest.raises(CheckpointError, match="cannot write .*: No such file or directory$"):
+    with pytest.raises(CheckpointError, match=r"cannot write .*: No such file or directory$"):
         save_checkpoint(folder / "checkpoint.safetensors", trained, information(trained))

@@ -190,7 +190,7 @@ def test_a_full_disk_delays_the_log_and_loses_no_line(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         run.log_sample(1, "while full", 1.0)
-        with pytest.raises(RunError, match="cannot write .*log.jsonl: No space left"):
+        with pytest.raises(RunError, match=r"cannot write .*log.jsonl: No space left"):
             run.save(model, TrainState(step=1))
     run.log_sample(2, "with space again", 1.0)
     run.close()
