@@ -30,9 +30,9 @@ TOKENS_PER_PARAMETER = 20
 _PARAMETERS_PER_TEXT_TOKEN = 2
 _STEPS = 2500
 _TOKENS_PER_STEP = (1024, 131072)
-# What two cores of an ordinary machine do in five minutes. Runs by steps are sized for it, so that
-# the same command makes the same model everywhere.
-_NOMINAL_FLOPS = 2e13
+# What two cores of an ordinary machine do a second. Runs by steps are sized for five minutes of that,
+# so that the same command makes the same model everywhere.
+_NOMINAL_SPEED = 7e10
 # Evaluations, saves and samples take the rest.
 _SHARE_OF_TRAINING = 0.93
 _SHARE_OF_MEMORY = 0.7
@@ -153,16 +153,17 @@ def plan(
     """
     if choices.steps is None and choices.seconds is None:
         choices = dataclasses.replace(choices, seconds=DEFAULT_SECONDS)
-    work = _NOMINAL_FLOPS
-    if choices.seconds is not None and flops_per_second is not None:
-        work = _SHARE_OF_TRAINING * choices.seconds * flops_per_second
+    seconds, speed = choices.seconds, flops_per_second
+    if seconds is None or speed is None:
+        seconds, speed = _chosen(seconds, DEFAULT_SECONDS), _NOMINAL_SPEED
+    work = _SHARE_OF_TRAINING * seconds * speed
     candidates = list(shapes(choices, vocab_size, train_tokens))
     model = candidates[0]
     for candidate in candidates[1:]:
         if _trains_well(candidate, work, train_tokens) and _fits(candidate, 1, memory):
             model = candidate
     tokens = work / flops_per_token(model, training=True)
-    batch_size, accumulate = _batch(choices, model, tokens, memory)
+    batch_size, accumulate = _batch(choices, model, tokens, train_tokens, memory)
     config = TrainConfig(
         batch_size=batch_size,
         accumulate=accumulate,
@@ -204,11 +205,13 @@ def _fits(model: ModelConfig, batch_size: int, memory: int | None) -> bool:
 
 
 def _batch(
-    choices: Choices, model: ModelConfig, tokens: float, memory: int | None
+    choices: Choices, model: ModelConfig, tokens: float, train_tokens: int, memory: int | None
 ) -> tuple[int, int]:
     """Sequences of a micro-batch, and micro-batches of a step."""
     low, high = _TOKENS_PER_STEP
     tokens_per_step = 2 ** round(math.log2(min(max(tokens / _STEPS, low), high)))
+    while tokens_per_step > train_tokens:
+        tokens_per_step //= 2
     accumulate = _chosen(choices.accumulate, 1)
     if choices.batch_size is not None:
         return choices.batch_size, accumulate

@@ -116,7 +116,8 @@ def _heads(n_embd: int) -> int:
     """Heads of 64, in narrow models of 32; where that does not divide the width, of about that."""
     wanted = 64 if n_embd >= 512 else 32
     divisors = [size for size in range(16, 129) if n_embd % size == 0]
-    return n_embd // min(divisors, key=lambda size: abs(size - wanted), default=n_embd)
+    head_dim = min(divisors, key=lambda size: abs(size - wanted), default=n_embd)
+    return n_embd // head_dim if n_embd > 0 else 1
 
 
 def _first(*values: int | None) -> Any:
