@@ -121,7 +121,7 @@ def test_storage_round_trip(tokenizer: Tokenizer) -> None:
 
 def test_different_tokenizers_are_not_equal() -> None:
     assert CharTokenizer("ab") != CharTokenizer("ac")
-    assert ByteTokenizer() != CHAR and BPE != ByteTokenizer() and BPE != "bpe"
+    assert ByteTokenizer() != CHAR and ByteTokenizer() != BPE and BPE != "bpe"
 
 
 @ALL

@@ -11,7 +11,10 @@ from andrea.errors import TokenizerError
 from andrea.tokenizers import BPETokenizer, TokenizerTrainer, train_tokenizer
 from andrea.tokenizers.choose import SpreadSample
 
-WORDS = "the cat's mat, don't  sit\n\nhere 1234 now...\r\n  if x == 'y':\n\t\treturn naïve 猫 done\u00a0! "
+WORDS = (
+    "the cat's mat, don't  sit\n\nhere 1234 now...\r\n  if x == 'y':\n\t\t"
+    "return naïve 猫 done\u00a0! "
+)
 BPE = train_tokenizer("bpe", [WORDS * 30], vocab_size=330).tokenizer
 # White space of every kind matters for cuts, and what GPT-2's pattern treats specially.
 tricky = st.text(st.sampled_from("ab1'st .,\n\r\t\u00a0\u2003\u3000\x1c\x85猫é_"), max_size=80)

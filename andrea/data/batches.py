@@ -14,8 +14,10 @@ from andrea.errors import ArgumentError, DataError
 Tokens = NDArray[np.integer[Any]]
 Batch = tuple[NDArray[np.int32], NDArray[np.int32]]
 
-# Pages of the token file are given back after this many bytes of windows were read.
-_RELEASE_AFTER_BYTES = 64 << 20
+# Pages of the token file are given back after this many windows: each may map a megabyte around it.
+_RELEASE_AFTER_WINDOWS = 64
+# Window starts are computed for this many rows at a time.
+_ROWS_AHEAD = 1024
 
 
 class BatchSampler:
@@ -45,7 +47,9 @@ class BatchSampler:
         self._num_offsets = min(block_size, len(tokens) - self.windows_per_epoch * block_size)
         self._tokens = tokens
         self._seed_key = mix(np.array([seed & (2**64 - 1)], dtype=np.uint64))
-        self._read_since_release = 0
+        self._windows_since_release = 0
+        self._ahead_first = 0
+        self._ahead_starts = np.zeros(0, dtype=np.int64)
 
     def batch(self, n: int) -> Batch:
         """Return inputs and targets of batch n >= 0: int32 (batch_size, block_size) each."""
@@ -55,15 +59,27 @@ class BatchSampler:
         """Return rows from `first` on of the sequence: int32 (count, block_size) each."""
         if first < 0 or count < 0:
             raise ArgumentError(f"rows {first} to {first + count - 1}: rows are counted from 0")
-        starts = self._window_starts(np.arange(first, first + count, dtype=np.uint64))
+        starts = self._starts_of_rows(first, count)
         positions = starts[:, None] + np.arange(self.block_size + 1)
         windows = self._tokens[positions].astype(np.int32)
-        self._release_pages(positions.size)
+        self._release_pages(count)
         return np.ascontiguousarray(windows[:, :-1]), np.ascontiguousarray(windows[:, 1:])
 
     def epoch(self, n: int) -> float:
         """Return how many epochs are done before batch n."""
         return n * self.batch_size / self.windows_per_epoch
+
+    def _starts_of_rows(self, first: int, count: int) -> NDArray[np.int64]:
+        """Take the rows' window starts from those computed ahead, or compute more.
+
+        For a few rows NumPy's calls cost as much as for a thousand.
+        """
+        known = self._ahead_first
+        if not known <= first <= first + count <= known + len(self._ahead_starts):
+            rows = np.arange(first, first + max(count, _ROWS_AHEAD), dtype=np.uint64)
+            self._ahead_first, self._ahead_starts = first, self._window_starts(rows)
+        offset = first - self._ahead_first
+        return self._ahead_starts[offset : offset + count]
 
     def _window_starts(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
         epochs, indices = np.divmod(rows, np.uint64(self.windows_per_epoch))
@@ -72,11 +88,12 @@ class BatchSampler:
         offsets = mix(~keys) % np.uint64(self._num_offsets)
         return (windows * np.uint64(self.block_size) + offsets).astype(np.int64)
 
-    def _release_pages(self, num_tokens: int) -> None:
+    def _release_pages(self, num_windows: int) -> None:
         """Let go of mapped pages now and then: resident memory must not grow to the file's size."""
-        self._read_since_release += num_tokens * self._tokens.itemsize
         mapping = self._tokens.base
-        if self._read_since_release > _RELEASE_AFTER_BYTES and isinstance(mapping, mmap.mmap):
-            self._read_since_release = 0
-            if hasattr(mmap, "MADV_DONTNEED"):
-                mapping.madvise(mmap.MADV_DONTNEED)
+        if not isinstance(mapping, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        self._windows_since_release += num_windows
+        if self._windows_since_release >= _RELEASE_AFTER_WINDOWS:
+            self._windows_since_release = 0
+            mapping.madvise(mmap.MADV_DONTNEED)

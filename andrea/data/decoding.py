@@ -14,7 +14,7 @@ from andrea.errors import DataError
 
 CHUNK = 1 << 20
 
-REPLACED = "replaced characters"
+REPLACED = "undecodable characters"
 BYTE_ORDER_MARKS = "byte-order marks"
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -144,7 +144,8 @@ def _known_file(head: bytes) -> str | None:
 def check_encoding(encoding: str) -> None:
     """Raise DataError if Python has no text encoding of this name."""
     try:
-        b"".decode(encoding)
+        # Not of nothing: Python does not look at the name then.
+        b" ".decode(encoding, "replace")
         codecs.getincrementaldecoder(encoding)
     except (LookupError, ValueError):
         raise DataError(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_ROUNDS = 4
+# With four rounds the few values of a small permutation are visibly not equally likely.
+_ROUNDS = 8
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -26,18 +27,18 @@ def permute(indices: NDArray[np.uint64], size: int, keys: NDArray[np.uint64]) ->
     again until they fall inside, which keeps it a permutation (Black and Rogaway 2002).
     """
     half_bits = np.uint64(max((size - 1).bit_length() + 1, 2) // 2)
-    places = _feistel(indices, half_bits, keys)
+    round_keys = mix(keys + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
+    places = _feistel(indices, half_bits, round_keys)
     while (outside := np.flatnonzero(places >= size)).size:
-        places[outside] = _feistel(places[outside], half_bits, keys[outside])
+        places[outside] = _feistel(places[outside], half_bits, round_keys[:, outside])
     return places
 
 
 def _feistel(
-    values: NDArray[np.uint64], half_bits: np.uint64, keys: NDArray[np.uint64]
+    values: NDArray[np.uint64], half_bits: np.uint64, round_keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
     mask = (np.uint64(1) << half_bits) - np.uint64(1)
     left, right = values >> half_bits, values & mask
-    for round_number in range(_ROUNDS):
-        round_keys = mix(keys + np.uint64(round_number))
-        left, right = right, left ^ (mix(right ^ round_keys) & mask)
+    for keys in round_keys:
+        left, right = right, left ^ (mix(right ^ keys) & mask)
     return (left << half_bits) | right

@@ -1,0 +1,93 @@
+"""Bounded memory: a text of 100 MB is prepared, and a long token file read, in little memory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import andrea
+
+STATUS = Path("/proc/self/status")
+pytestmark = pytest.mark.skipif(
+    not STATUS.exists() or "VmHWM" not in STATUS.read_text(),
+    reason="the system does not tell a process its own peak memory (VmHWM)",
+)
+
+MEGABYTES = 100
+
+# Not getrusage: its peak starts with that of the process that started this one.
+PEAK = """
+import re, sys
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) / 1024
+"""
+
+PREPARE = """
+from andrea.data import prepare
+small = prepare([sys.argv[1]], cache_dir=sys.argv[3], tokenizer="byte")
+before = peak()
+large = prepare([sys.argv[2]], cache_dir=sys.argv[3], tokenizer="byte")
+print(before, peak(), large.num_bytes)
+"""
+
+SAMPLE = """
+import numpy as np
+from andrea.data import BatchSampler
+sampler = BatchSampler(np.load(sys.argv[1], mmap_mode="r"), 8, 512)
+sampler.batch(0)
+before = peak()
+for n in range(1000):
+    sampler.batch(n)
+print(before, peak())
+"""
+
+
+def run(code: str, *arguments: Path) -> list[float]:
+    root = Path(andrea.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK + code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return [float(number) for number in done.stdout.split()]
+
+
+@pytest.mark.parametrize("kind", ["text", "one line", "gzip", "records"])
+def test_preparation_is_bounded(tmp_path: Path, kind: str) -> None:
+    size = MEGABYTES if kind == "text" else 25
+    line = b"It is a truth universally acknowledged, that caf\xc3\xa9s are in want of tea.\n"
+    if kind == "one line":
+        line = line.replace(b"\n", b" ")
+    if kind == "records":
+        line = b'{"text": "' + line.strip() * 20 + b'"}\n'
+    block = line * ((1 << 20) // len(line))
+    suffix = {"gzip": ".txt.gz", "records": ".jsonl"}.get(kind, ".txt")
+    large, small = tmp_path / f"large{suffix}", tmp_path / "small.txt"
+    small.write_bytes(b"a small text of its own to warm up with")
+    with gzip.open(large, "wb", 1) if kind == "gzip" else large.open("wb") as file:
+        for _ in range(size):
+            file.write(block)
+    before, peak, num_bytes = run(PREPARE, small, large, tmp_path / "cache")
+    assert num_bytes > 0.9 * size * (1 << 20)
+    assert peak - before < 40, f"{peak:.0f} MB resident, {before:.0f} MB before"
+    assert peak < 200
+
+
+def test_batches_of_a_long_file_are_bounded(tmp_path: Path) -> None:
+    tokens = np.lib.format.open_memmap(
+        tmp_path / "tokens.npy", mode="w+", dtype=np.uint16, shape=(100_000_000,)
+    )
+    tokens[::1000] = 1
+    del tokens
+    before, peak = run(SAMPLE, tmp_path / "tokens.npy")
+    # 8,000 windows touch pages all over the file's 200 MB.
+    assert peak - before < 100, f"{peak:.0f} MB resident, {before:.0f} MB before"
