@@ -1,0 +1,162 @@
+"""`andrea info`: what a model is made of, what a run has reached, what this machine offers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .errors import Failure
+from .option_kinds import SectionCommand, option
+from .options import run_or_preset_argument
+
+if TYPE_CHECKING:
+    from andrea.config import ModelConfig
+    from andrea.runs import RunFolder
+
+
+@click.command("info", cls=SectionCommand)
+@run_or_preset_argument
+@option("--json", "as_json", section="Options", is_flag=True, help="Print JSON for programs.")
+def command(what: str | None, as_json: bool) -> None:
+    """Show the parameters, memory and work of a run or preset; or, of none, this machine."""
+    from andrea.config import PRESETS
+
+    if what is None:
+        facts = _overview()
+    elif what in PRESETS and not os.path.exists(what):
+        facts = {"preset": what, **_model_facts(preset_config(what), batch_size=1)}
+    else:
+        facts = _run_facts(what)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    from .info_text import info_lines
+
+    width = shutil.get_terminal_size().columns
+    for line in info_lines(facts, width):
+        click.echo(line)
+
+
+def preset_config(name: str) -> ModelConfig:
+    """The sizes of a preset; where the text decides the vocabulary, that of bytes stands in."""
+    from andrea.config import PRESETS, ModelConfig
+
+    sizes = dict(PRESETS[name])
+    sizes["vocab_size"] = sizes["vocab_size"] or 257
+    return ModelConfig(**sizes)
+
+
+def _overview() -> dict[str, Any]:
+    import andrea
+    from andrea.config import PRESETS
+    from andrea.machine import available_memory
+    from andrea.sizes import memory_plan, num_parameters
+
+    engine = andrea.engine_info()
+    presets = []
+    for name in PRESETS:
+        config = preset_config(name)
+        presets.append(
+            {
+                "name": name,
+                "config": config.to_dict(),
+                "vocab_size_from_text": not PRESETS[name]["vocab_size"],
+                "parameters": num_parameters(config),
+                "training_memory": memory_plan(config, 1, training=True)["total"],
+            }
+        )
+    machine = {
+        "andrea": andrea.__version__,
+        "engine": engine["version"],
+        "devices": engine["devices"],
+        "instruction_set": engine["isa"],
+        "instruction_sets": andrea.available_instruction_sets(),
+        "threads": engine["threads"],
+        "memory_available": available_memory(),
+    }
+    return {"machine": machine, "presets": presets}
+
+
+def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
+    from andrea.sizes import (
+        FLOPS_FORMULA,
+        flops_per_token,
+        memory_plan,
+        num_parameters,
+        parameter_table,
+    )
+
+    return {
+        "config": config.to_dict(),
+        "parameters": num_parameters(config),
+        "table": [
+            dataclasses.asdict(row) | {"shape": list(row.shape)} for row in parameter_table(config)
+        ],
+        "batch_size": batch_size,
+        "memory": {
+            "training": memory_plan(config, batch_size, training=True),
+            "sampling": memory_plan(config, 1, training=False),
+        },
+        "flops_per_token": {
+            "forward": flops_per_token(config, training=False),
+            "training": flops_per_token(config, training=True),
+            "formula": FLOPS_FORMULA,
+        },
+    }
+
+
+def _run_facts(what: str) -> dict[str, Any]:
+    from andrea.config import PRESETS
+    from andrea.runs import RunFolder
+
+    if not os.path.exists(what) and os.sep not in what:
+        raise Failure(
+            f"{what} is neither a run's folder nor a preset; the presets are {', '.join(PRESETS)}"
+        )
+    with RunFolder.open(Path(what)) as run:
+        batch_size = run.config.batch_size if run.info.train else 1
+        return {"run": _progress_facts(run), **_model_facts(run.info.model, batch_size)}
+
+
+def _progress_facts(run: RunFolder) -> dict[str, Any]:
+    record = dict(run.info.record)
+    facts: dict[str, Any] = {
+        "path": str(run.path),
+        "run_id": run.run_id,
+        "checkpoint_bytes": run.checkpoint_path.stat().st_size,
+        "tokenizer": run.tokenizer().describe(),
+        "record": record,
+        "training": run.info.train,
+        "state": run.info.state,
+        "losses": _last_losses(run.log_path),
+    }
+    return facts
+
+
+def _last_losses(log: Path) -> dict[str, Any]:
+    """The last losses that the log tells of; a damaged line is passed over."""
+    losses: dict[str, Any] = {}
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return losses
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(event, dict):
+            continue
+        if event.get("type") == "run.loss":
+            losses["step"], losses["training"] = event.get("step"), event.get("loss")
+        elif event.get("type") == "run.eval":
+            losses["validation"] = event.get("score")
+            losses["validation_step"] = event.get("step")
+            losses["bits_per_byte"] = event.get("bits_per_byte")
+    return losses

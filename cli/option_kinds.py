@@ -1,0 +1,115 @@
+"""Types of values that click does not know, and help pages with titled sections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .formats import parse_duration
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    _FloatType = click.ParamType[float]
+    _IntType = click.ParamType[int]
+else:
+    # Generic in click's types, but not at run time in its older versions.
+    _FloatType = _IntType = click.ParamType
+
+SECTIONS = ("Run", "Model", "Training", "Data", "Machine", "Sampling", "Options")
+
+
+class Duration(_FloatType):
+    """A length of time: 90, 90s, 20m, 1h30m, 2d; converted to seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds, or a usage error."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class WholeNumber(_IntType):
+    """An integer of at least `low`, shown as N: the help page needs no range at every option."""
+
+    name = "n"
+
+    def __init__(self, low: int) -> None:
+        self._low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The integer, or a usage error."""
+        number = int(click.INT.convert(value, param, ctx))
+        if not self._low <= number < 2**63:
+            self.fail(f"{value} must be a whole number, {self._low} or more", param, ctx)
+        return number
+
+
+class Number(_FloatType):
+    """A finite number of at least 0, and with `positive` above it."""
+
+    name = "x"
+
+    def __init__(self, *, positive: bool = False) -> None:
+        self._positive = positive
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number, or a usage error."""
+        number = float(click.FLOAT.convert(value, param, ctx))
+        if not math.isfinite(number) or number < 0 or (self._positive and number == 0):
+            least = "above 0" if self._positive else "0 or more"
+            self.fail(f"{value} must be a number {least}", param, ctx)
+        return number
+
+
+class SectionOption(click.Option):
+    """An option that stands under a title on the help page."""
+
+    def __init__(self, *declarations: Any, section: str = "Options", **settings: Any) -> None:
+        super().__init__(*declarations, **settings)
+        self.section = section
+
+
+class SectionCommand(click.Command):
+    """A command whose help page lists its options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one definition list for each section that has options."""
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in SECTIONS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            # Arguments stand in the usage line.
+            if record is not None and isinstance(parameter, click.Option):
+                rows[getattr(parameter, "section", "Options")].append(record)
+        for section, records in rows.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+
+
+def option(*declarations: str, section: str, **settings: Any) -> Callable[[F], F]:
+    """A click option under a section's title."""
+    return click.option(*declarations, cls=SectionOption, section=section, **settings)
+
+
+def stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator out of several; help shows the options in the order given here."""
+
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply

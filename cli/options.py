@@ -1,0 +1,265 @@
+"""The options and arguments of all commands, declared once; a command stacks what it needs."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+
+from .option_kinds import Duration, Number, WholeNumber, option, stack
+
+
+def _complete_presets(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from andrea.config import PRESETS
+
+    return [CompletionItem(name) for name in PRESETS if name.startswith(incomplete)]
+
+
+def _complete_runs(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def _complete_runs_and_presets(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return _complete_presets(ctx, param, incomplete) + _complete_runs(ctx, param, incomplete)
+
+
+text_argument = click.argument(
+    "text", nargs=-1, type=click.Path(allow_dash=True), metavar="[TEXT...]"
+)
+run_argument = click.argument("run", type=click.Path(), shell_complete=_complete_runs)
+run_or_preset_argument = click.argument(
+    "what", required=False, metavar="[RUN|PRESET]", shell_complete=_complete_runs_and_presets
+)
+
+at_least_1 = WholeNumber(1)
+at_least_0 = WholeNumber(0)
+
+run_options = stack(
+    option(
+        "--out",
+        section="Run",
+        type=click.Path(),
+        metavar="FOLDER",
+        help="Where the run is kept.  [default: runs/TEXT]",
+    ),
+    option(
+        "--for",
+        "seconds",
+        section="Run",
+        type=Duration(),
+        help="Time to train: 90s, 20m, 1h30m, 2d.  [default: 5m]",
+    ),
+    option("--steps", section="Run", type=at_least_1, help="Steps to train, instead of a time."),
+    option(
+        "--resume",
+        section="Run",
+        type=click.Path(),
+        metavar="RUN",
+        shell_complete=_complete_runs,
+        help="Continue this run with all it recorded; options beside it change what they name.",
+    ),
+    option(
+        "--eval-every",
+        section="Run",
+        type=at_least_0,
+        metavar="STEPS",
+        help="Steps between evaluations; 0: at the end only.",
+    ),
+    option(
+        "--save-every",
+        section="Run",
+        type=at_least_0,
+        metavar="STEPS",
+        help="Steps between checkpoints; 0: at the start and the end only.",
+    ),
+    option(
+        "--sample-prompt",
+        section="Run",
+        metavar="TEXT",
+        help="What the samples shown while training continue.  [default: a new document]",
+    ),
+)
+
+model_options = stack(
+    option(
+        "--preset",
+        section="Model",
+        metavar="NAME",
+        shell_complete=_complete_presets,
+        help="Sizes of a model of the family: andrea-nano, andrea-12m, andrea-120m, andrea-480m.",
+    ),
+    option("--n-layer", section="Model", type=at_least_1, help="Blocks."),
+    option("--n-head", section="Model", type=at_least_1, help="Attention heads; divide the width."),
+    option("--n-embd", section="Model", type=at_least_1, help="Width."),
+    option("--block-size", section="Model", type=at_least_1, help="Context, in tokens."),
+)
+
+training_options = stack(
+    option("--batch-size", section="Training", type=at_least_1, help="Sequences per batch."),
+    option(
+        "--accumulate",
+        section="Training",
+        type=at_least_1,
+        help="Batches whose gradients make one step.",
+    ),
+    option(
+        "--learning-rate",
+        section="Training",
+        type=Number(positive=True),
+        help="Highest learning rate.",
+    ),
+    option(
+        "--warmup",
+        section="Training",
+        type=at_least_0,
+        metavar="STEPS",
+        help="Steps in which the learning rate rises.",
+    ),
+    option(
+        "--weight-decay",
+        section="Training",
+        type=Number(),
+        help="Decay of matrices.  [default: 0.1]",
+    ),
+    option(
+        "--seed",
+        section="Training",
+        type=at_least_0,
+        help="Of the first weights and the batches.  [default: 0]",
+    ),
+)
+
+data_options = stack(
+    option(
+        "--tokenizer",
+        section="Data",
+        type=click.Choice(["auto", "byte", "char", "bpe"]),
+        help="How text becomes tokens.  [default: auto, by the amount of text]",
+    ),
+    option(
+        "--vocab-size",
+        section="Data",
+        type=at_least_1,
+        help="Of bpe: 256 bytes + merges + 1.",
+    ),
+    option(
+        "--text-key",
+        section="Data",
+        metavar="KEY",
+        help="Where the text is in JSON lines or Parquet.  [default: text]",
+    ),
+    option(
+        "--encoding",
+        section="Data",
+        metavar="NAME",
+        help="Of the text, such as latin-1 or utf-16.  [default: strict utf-8]",
+    ),
+    option(
+        "--skip-bad",
+        section="Data",
+        is_flag=True,
+        default=None,
+        help="Pass over JSON lines that cannot be read.",
+    ),
+    option(
+        "--cache",
+        section="Data",
+        type=click.Path(),
+        metavar="FOLDER",
+        help="Where tokens of texts are kept.  [default: the user's cache folder]",
+    ),
+)
+
+machine_options = stack(
+    option("--device", section="Machine", metavar="NAME", help="auto or cpu.  [default: auto]"),
+    option("--precision", section="Machine", metavar="NAME", help="auto or fp32.  [default: auto]"),
+    option(
+        "--threads",
+        section="Machine",
+        type=at_least_1,
+        help="Threads of the engine.  [default: one per core]",
+    ),
+)
+
+sampling_options = stack(
+    option(
+        "--prompt",
+        section="Sampling",
+        metavar="TEXT",
+        help="What the text begins with; - reads it from standard input.  [default: a fresh start]",
+    ),
+    option(
+        "--tokens",
+        section="Sampling",
+        type=at_least_1,
+        help="Longest text, in tokens.  [default: 500; 200 with bpe]",
+    ),
+    option(
+        "--temperature",
+        section="Sampling",
+        type=Number(),
+        default=0.8,
+        show_default=True,
+        help="0: always the likeliest token; 1: as the model sees it; above: wilder.",
+    ),
+    option(
+        "--top-k",
+        section="Sampling",
+        type=at_least_0,
+        default=0,
+        help="Choose among so many of the likeliest tokens.  [default: all]",
+    ),
+    option(
+        "--top-p",
+        section="Sampling",
+        type=Number(positive=True),
+        default=0.95,
+        show_default=True,
+        help="Choose among the likeliest tokens that hold this probability together.",
+    ),
+    option(
+        "--min-p",
+        section="Sampling",
+        type=Number(),
+        default=0.0,
+        help="Leave out tokens less likely than this times the likeliest.  [default: 0]",
+    ),
+    option(
+        "--repetition-penalty",
+        section="Sampling",
+        type=Number(positive=True),
+        default=1.0,
+        help="Above 1: makes tokens that were there before less likely.  [default: 1]",
+    ),
+    option(
+        "--seed",
+        section="Sampling",
+        type=at_least_0,
+        help="The same seed writes the same text.  [default: another each time]",
+    ),
+    option(
+        "--stop",
+        section="Sampling",
+        multiple=True,
+        metavar="TEXT",
+        help="End before this text; \\n is a new line. May be repeated.",
+    ),
+    option(
+        "--num-samples",
+        section="Sampling",
+        type=at_least_1,
+        default=1,
+        help="Texts to write.  [default: 1]",
+    ),
+    option(
+        "--interactive",
+        section="Sampling",
+        is_flag=True,
+        help="Ask for one prompt after the other; Ctrl-D ends.",
+    ),
+)

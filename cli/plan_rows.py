@@ -1,0 +1,90 @@
+"""The plan of a run in words: machine, model, memory, work and time."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+from .display import Rows, note_row
+from .formats import count, duration, plural, size
+
+if TYPE_CHECKING:
+    from andrea.config import ModelConfig
+    from andrea.model import GPT
+    from andrea.planning import Plan
+
+_INSTRUCTION_SETS = {"avx2": "AVX2", "avx512": "AVX-512"}
+
+
+def machine_row(model: GPT) -> tuple[str, str]:
+    """Device, precision, threads and instruction set in one line."""
+    import andrea
+
+    engine = andrea.engine_info()
+    parts = [model.device, model.precision, plural(engine["threads"], "thread")]
+    if model.device == "cpu":
+        isa = str(engine["isa"])
+        parts.append(f"{_INSTRUCTION_SETS.get(isa, isa)} instructions")
+    return "machine", ", ".join(parts)
+
+
+def shape(config: ModelConfig) -> str:
+    """The sizes of a model in words."""
+    return (
+        f"{plural(config.n_layer, 'layer')}, {plural(config.n_head, 'head')}, "
+        f"{config.n_embd} wide, context {config.block_size:,}, vocabulary {config.vocab_size:,}"
+    )
+
+
+def memory_text(memory: dict[str, int]) -> str:
+    """The total and its parts, small ones left out."""
+    parts = [
+        f"{kind} {size(amount)}"
+        for kind, amount in memory.items()
+        if kind != "total" and amount >= 0.01 * memory["total"]
+    ]
+    return f"{size(memory['total'])}: {', '.join(parts)}"
+
+
+def finish_time(seconds: float, now: datetime.datetime) -> str:
+    """The clock time some seconds from now, with the date when it is another day."""
+    end = now + datetime.timedelta(seconds=seconds)
+    return end.strftime("%H:%M" if end.date() == now.date() else "%a %d %b %H:%M")
+
+
+def plan_rows(plan: Plan, now: datetime.datetime) -> Rows:
+    """What a new run will be and take."""
+    train = plan.train
+    block = f"{train.batch_size} x {plan.model.block_size:,} tokens"
+    if train.accumulate > 1:
+        block = f"{train.accumulate} x {block}"
+    rows = [
+        ("model", f"{shape(plan.model)}: {plan.parameters:,} parameters"),
+        ("memory", memory_text(plan.memory)),
+    ]
+    if plan.seconds_per_step is None:
+        amount = f"{train.steps:,} steps" if train.steps else duration(train.seconds or 0)
+        rows.append(("training", f"{amount}, {block} a step"))
+    else:
+        about = "" if train.steps else "about "
+        rows.append(
+            (
+                "training",
+                f"{about}{plan.steps:,} steps of {block}: {count(plan.tokens or 0)} tokens, "
+                f"{_few(plan.epochs or 0)} epochs, "
+                f"{_few((plan.tokens or 0) / plan.parameters)} tokens per parameter",
+            )
+        )
+        rows.append(
+            (
+                "time",
+                f"{count(plan.tokens_per_second or 0)} tokens/s: about "
+                f"{duration(plan.seconds or 0)}, until {finish_time(plan.seconds or 0, now)}",
+            )
+        )
+    return [*rows, *map(note_row, plan.notes)]
+
+
+def _few(number: float) -> str:
+    """A ratio with as many digits as it deserves."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}" if number >= 1 else f"{number:.2g}"

@@ -1,0 +1,60 @@
+"""`andrea train`: a new run from a text, or a recorded run continued."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .option_kinds import SectionCommand
+from .options import (
+    data_options,
+    machine_options,
+    model_options,
+    run_options,
+    text_argument,
+    training_options,
+)
+
+_EPILOG = """\b
+andrea train book.txt                  learn a file, for five minutes
+andrea train notes/ --for 2h           learn all text of a folder, for two hours
+andrea train --resume runs/book        go on where that run stopped
+"""
+
+
+@click.command("train", cls=SectionCommand, epilog=_EPILOG)
+@text_argument
+@run_options
+@model_options
+@training_options
+@data_options
+@machine_options
+@click.pass_context
+def command(click_context: click.Context, /, **options: Any) -> None:
+    """Train a model on TEXT: files, folders, or - for standard input.
+
+    Plain text, JSON lines and Parquet are read, gzipped or not. Without TEXT the model learns the
+    language reference that every Python carries. What you leave out is chosen from the amount of
+    text, the machine and the time.
+    """
+    from .display import open_display
+    from .signals import StopSignals
+
+    if options["steps"] is not None and options["seconds"] is not None:
+        raise click.UsageError("--steps and --for both say when to end: give one of them")
+    if options["threads"] is not None:
+        import andrea
+
+        andrea.set_num_threads(options["threads"])
+    if options["resume"] is None:
+        from .new_run import start
+    else:
+        from .resumed_run import start
+    display = open_display()
+    with StopSignals(before_exit=display.close) as stop:
+        try:
+            code = start(options, display, stop)
+        finally:
+            display.close()
+    click_context.exit(code)
