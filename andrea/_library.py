@@ -59,7 +59,8 @@ def library_path() -> Path:
 def _load() -> Any:
     path = library_path()
     try:
-        library = ffi.dlopen(str(path))
+        # NODELETE: threads of the engine run its code until the process ends.
+        library = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
     except OSError as error:
         raise LibraryError(f"the native library cannot be loaded: {error}") from error
     # cffi's ABI mode believes the declarations: a library of another version would be called with

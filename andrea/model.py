@@ -356,9 +356,8 @@ class Decoder:
     def __init__(self, model: GPT, batch_size: int = 1) -> None:
         self._batch_size = _integer("batch_size", batch_size, 1, 2**20)
         self._vocab_size = model.config.vocab_size
-        self._model = model._model  # kept: the native decoder points into it
         handle = ffi.new("mg_decoder **")
-        check(lib.mg_decoder_create(self._model, self._batch_size, handle))
+        check(lib.mg_decoder_create(model._model, self._batch_size, handle))
         self._handle = ffi.gc(handle[0], lib.mg_decoder_free)
         self._logits = np.zeros((self._batch_size, self._vocab_size), dtype=np.float32)
 

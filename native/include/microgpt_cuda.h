@@ -154,7 +154,7 @@ MG_API mg_status mg_plan_memory(const mg_config* config, const char* device, con
 
 typedef struct mg_decoder mg_decoder;
 
-/* The model must outlive the decoder. */
+/* The decoder keeps what it needs of the model alive, so either may be freed first. */
 MG_API mg_status mg_decoder_create(mg_model* model, int32_t sequences, mg_decoder** decoder);
 MG_API void mg_decoder_free(mg_decoder* decoder); /* null is fine */
 MG_API mg_status mg_decoder_reset(mg_decoder* decoder);

@@ -1,6 +1,7 @@
 // extern "C" bodies of microgpt_cuda.h: check arguments, call the model, turn exceptions into a status.
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "backend.h"
 #include "guard.h"
@@ -8,10 +9,11 @@
 #include "model/gpt.h"
 
 struct mg_model {
-    mg::Gpt gpt;
+    std::shared_ptr<mg::Gpt> gpt;
 };
 
 struct mg_decoder {
+    std::shared_ptr<mg::Gpt> gpt;  // a decoder keeps its model alive
     mg::Decoder decoder;
 };
 
@@ -93,19 +95,19 @@ mg_status mg_model_create(const mg_config* config, const char* device, const cha
         check_pointer(device, "model_create", "device");
         check_pointer(precision, "model_create", "precision");
         const mg::Config checked = mg::config_of(config, "model_create");
-        *model = new mg_model{mg::Gpt(checked, mg::create_backend(device, precision), seed)};
+        *model = new mg_model{std::make_shared<mg::Gpt>(checked, mg::create_backend(device, precision), seed)};
     });
 }
 
 void mg_model_free(mg_model* model) { delete model; }
 
-const char* mg_model_device(const mg_model* model) { return model == nullptr ? "" : model->gpt.backend().device(); }
-const char* mg_model_precision(const mg_model* model) { return model == nullptr ? "" : model->gpt.backend().precision(); }
+const char* mg_model_device(const mg_model* model) { return model == nullptr ? "" : model->gpt->backend().device(); }
+const char* mg_model_precision(const mg_model* model) { return model == nullptr ? "" : model->gpt->backend().precision(); }
 
 mg_status mg_model_reset(mg_model* model, uint64_t seed) {
     return guarded([&] {
         check_pointer(model, "model_reset", "model");
-        model->gpt.reset(seed);
+        model->gpt->reset(seed);
     });
 }
 
@@ -115,7 +117,7 @@ mg_status mg_forward(mg_model* model, const int32_t* tokens, const int32_t* targ
         check_pointer(tokens, "forward", "tokens");
         check_pointer(targets, "forward", "targets");
         check_pointer(loss, "forward", "loss");
-        *loss = model->gpt.forward(tokens, targets, B, T);
+        *loss = model->gpt->forward(tokens, targets, B, T);
     });
 }
 
@@ -123,7 +125,7 @@ mg_status mg_backward(mg_model* model, float loss_scale) {
     return guarded([&] {
         check_pointer(model, "backward", "model");
         check_argument(std::isfinite(loss_scale), "backward: loss_scale is not finite");
-        model->gpt.backward(loss_scale);
+        model->gpt->backward(loss_scale);
     });
 }
 
@@ -135,14 +137,14 @@ mg_status mg_forward_backward(mg_model* model, const int32_t* tokens, const int3
         check_pointer(targets, "forward_backward", "targets");
         check_pointer(loss, "forward_backward", "loss");
         check_argument(std::isfinite(loss_scale), "forward_backward: loss_scale is not finite");
-        *loss = model->gpt.forward_backward(tokens, targets, B, T, loss_scale);
+        *loss = model->gpt->forward_backward(tokens, targets, B, T, loss_scale);
     });
 }
 
 mg_status mg_step(mg_model* model, const mg_step_options* options, float* gradient_norm) {
     return guarded([&] {
         check_pointer(model, "step", "model");
-        const float norm = model->gpt.step(mg::adamw_of(options, "step"));
+        const float norm = model->gpt->step(mg::adamw_of(options, "step"));
         if (gradient_norm != nullptr) *gradient_norm = norm;
     });
 }
@@ -152,23 +154,23 @@ mg_status mg_logits(mg_model* model, const int32_t* tokens, int32_t B, int32_t T
         check_pointer(model, "logits", "model");
         check_pointer(tokens, "logits", "tokens");
         check_pointer(logits, "logits", "logits");
-        model->gpt.logits(tokens, B, T, logits);
+        model->gpt->logits(tokens, B, T, logits);
     });
 }
 
-int64_t mg_model_step_count(const mg_model* model) { return model == nullptr ? 0 : model->gpt.step_count(); }
+int64_t mg_model_step_count(const mg_model* model) { return model == nullptr ? 0 : model->gpt->step_count(); }
 
 mg_status mg_model_set_step_count(mg_model* model, int64_t count) {
     return guarded([&] {
         check_pointer(model, "set_step_count", "model");
-        model->gpt.set_step_count(count);
+        model->gpt->set_step_count(count);
     });
 }
 
 // ---- tensors
 
 int32_t mg_model_tensor_count(const mg_model* model) {
-    return model == nullptr ? 0 : static_cast<int32_t>(model->gpt.parameters().table().tensors().size());
+    return model == nullptr ? 0 : static_cast<int32_t>(model->gpt->parameters().table().tensors().size());
 }
 
 mg_status mg_model_tensor(const mg_model* model, int32_t index, mg_tensor* tensor) {
@@ -177,7 +179,7 @@ mg_status mg_model_tensor(const mg_model* model, int32_t index, mg_tensor* tenso
         check_pointer(tensor, "tensor", "tensor");
         check_argument(index >= 0 && index < mg_model_tensor_count(model), "tensor: index is %d but there are %d tensors",
                        index, mg_model_tensor_count(model));
-        const mg::Tensor& from = model->gpt.parameters().table()[index];
+        const mg::Tensor& from = model->gpt->parameters().table()[index];
         *tensor = {};
         std::strncpy(tensor->name, from.name.c_str(), sizeof tensor->name - 1);
         tensor->n_dims = from.is_matrix() ? 2 : 1;
@@ -190,14 +192,14 @@ mg_status mg_model_tensor(const mg_model* model, int32_t index, mg_tensor* tenso
 }
 
 int64_t mg_model_parameter_count(const mg_model* model) {
-    return model == nullptr ? 0 : model->gpt.parameters().table().parameter_count();
+    return model == nullptr ? 0 : model->gpt->parameters().table().parameter_count();
 }
 
 mg_status mg_model_memory(mg_model* model, mg_memory kind, float** memory) {
     return guarded([&] {
         check_pointer(model, "memory", "model");
         check_pointer(memory, "memory", "memory");
-        mg::Parameters& parameters = model->gpt.parameters();
+        mg::Parameters& parameters = model->gpt->parameters();
         switch (kind) {
             case MG_PARAMETERS: *memory = parameters.values(); return;
             case MG_GRADIENTS: *memory = parameters.gradients(); return;
@@ -211,7 +213,7 @@ mg_status mg_model_memory(mg_model* model, mg_memory kind, float** memory) {
 mg_status mg_model_refresh(mg_model* model) {
     return guarded([&] {
         check_pointer(model, "refresh", "model");
-        model->gpt.parameters().prepare();
+        model->gpt->parameters().prepare();
     });
 }
 
@@ -236,7 +238,7 @@ mg_status mg_decoder_create(mg_model* model, int32_t sequences, mg_decoder** dec
         check_pointer(model, "decoder_create", "model");
         check_pointer(decoder, "decoder_create", "decoder");
         check_argument(sequences >= 1, "decoder_create: sequences is %d but must be at least 1", sequences);
-        *decoder = new mg_decoder{mg::Decoder(model->gpt, sequences)};
+        *decoder = new mg_decoder{model->gpt, mg::Decoder(*model->gpt, sequences)};
     });
 }
 

@@ -31,6 +31,8 @@ int64_t head_chunk_rows(int64_t N, int64_t V) {
     return std::min(N, std::max<int64_t>(32, std::min<int64_t>(512, kHeadChunkNumbers / V)));
 }
 
+size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 size_t floats_bytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
 }  // namespace
@@ -53,7 +55,7 @@ void* CpuBackend::allocate(size_t bytes) {
 void CpuBackend::release(void* memory) { release_memory(memory); }
 
 void CpuBackend::zero(void* memory, size_t bytes) {
-    parallel_ranges(static_cast<int64_t>(bytes), int64_t{1} << 20, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(static_cast<int64_t>(bytes), int64_t{1} << 20, [&](int64_t begin, int64_t end) {
         std::memset(static_cast<char*>(memory) + begin, 0, static_cast<size_t>(end - begin));
     });
 }
@@ -66,8 +68,10 @@ void CpuBackend::copy_out(void* host, const void* device, size_t bytes) {
     if (bytes > 0) std::memcpy(host, device, bytes);
 }
 
-char* CpuBackend::thread_scratch(size_t bytes) {
-    const size_t wanted = (bytes + 63) / 64 * 64 * static_cast<size_t>(thread_count());
+CpuBackend::ThreadScratch CpuBackend::thread_scratch(size_t bytes) {
+    // The number of threads is read once an op: another thread may set it at any time.
+    const int threads = thread_count();
+    const size_t stride = whole_lines(bytes), wanted = stride * static_cast<size_t>(threads);
     if (wanted > thread_memory_bytes_) {
         release_memory(thread_memory_);
         thread_memory_ = nullptr;
@@ -75,7 +79,7 @@ char* CpuBackend::thread_scratch(size_t bytes) {
         thread_memory_ = allocate(wanted);
         thread_memory_bytes_ = wanted;
     }
-    return static_cast<char*>(thread_memory_);
+    return {static_cast<char*>(thread_memory_), stride, threads};
 }
 
 float* CpuBackend::shared_scratch(size_t bytes) {
@@ -94,7 +98,7 @@ size_t CpuBackend::scratch_bytes(const StepShape& s) const {
     const int64_t chunks = ceil_div(s.N, sum_chunk_rows(s.N));
     const size_t shared = std::max(floats_bytes(rows * s.V), floats_bytes(chunks * std::max(2 * s.C, s.widest)));
     const size_t thread = std::max(kernels_.product_scratch_bytes, kernels_.attention_scratch_bytes(s.T, s.C / s.NH));
-    return shared + (thread + 63) / 64 * 64 * static_cast<size_t>(thread_count());
+    return shared + whole_lines(thread) * static_cast<size_t>(thread_count());
 }
 
 // ---- products
@@ -102,8 +106,8 @@ size_t CpuBackend::scratch_bytes(const StepShape& s) const {
 // Splits C into tasks: enough of them to keep the threads level, none so small that packing B is felt.
 void CpuBackend::multiply(const Product& p) {
     const int64_t threads = thread_count();
-    if (p.b_depth == 1 && p.M <= kernels_.few_rows) {
-        parallel_ranges(p.N, std::max<int64_t>(16, ceil_div(p.N, 4 * threads)), [&](int64_t begin, int64_t end, int) {
+    if (p.a_depth == 1 && p.b_depth == 1 && p.M <= kernels_.few_rows) {
+        parallel_ranges(p.N, std::max<int64_t>(16, ceil_div(p.N, 4 * threads)), [&](int64_t begin, int64_t end) {
             kernels_.product_few_rows(p, begin, end);
         });
         return;
@@ -118,12 +122,11 @@ void CpuBackend::multiply(const Product& p) {
         columns = std::max(smallest_columns, ceil_div(columns / 2, kernels_.column_tile) * kernels_.column_tile);
     while (tasks() < wanted && rows > smallest_rows) rows = ceil_div(rows / 2, kernels_.row_tile) * kernels_.row_tile;
     const int64_t column_tasks = ceil_div(p.N, columns);
-    char* scratch = thread_scratch(kernels_.product_scratch_bytes);
-    const size_t stride = (kernels_.product_scratch_bytes + 63) / 64 * 64;
-    parallel_for(tasks(), [&](int64_t task, int worker) {
+    const ThreadScratch scratch = thread_scratch(kernels_.product_scratch_bytes);
+    parallel_for(scratch.threads, tasks(), [&](int64_t task, int worker) {
         const int64_t row = task / column_tasks * rows, column = task % column_tasks * columns;
         kernels_.product(p, row, std::min(p.M, row + rows), column, std::min(p.N, column + columns),
-                         scratch + static_cast<size_t>(worker) * stride);
+                         scratch.of(worker));
     });
 }
 
@@ -182,7 +185,7 @@ void CpuBackend::linear_backward_weight(float* dweight, float* dbias, const Elem
     if (dbias == nullptr) return;
     const int64_t chunk = sum_chunk_rows(N), chunks = ceil_div(N, chunk);
     float* partial = shared_scratch(floats_bytes(chunks * rows));
-    parallel_ranges(N, chunk, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(N, chunk, [&](int64_t begin, int64_t end) {
         kernels_.column_sums(partial + begin / chunk * rows, floats(dout) + begin * rows, end - begin, rows);
     });
     kernels_.add_rows(dbias, partial, chunks, rows, rows);
@@ -192,21 +195,21 @@ void CpuBackend::linear_backward_weight(float* dweight, float* dbias, const Elem
 
 void CpuBackend::embedding_forward(float* out, const int32_t* tokens, const int32_t* positions, const float* wte,
                                    const float* wpe, int64_t N, int64_t T, int64_t C) {
-    parallel_ranges(N, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(N, kRowsPerTask, [&](int64_t begin, int64_t end) {
         kernels_.embedding_forward(out, tokens, positions, wte, wpe, begin, end, T, C);
     });
 }
 
 void CpuBackend::embedding_backward(float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t N,
                                     int64_t T, int64_t C) {
-    parallel_ranges(C, kColumnsPerTask, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(C, kColumnsPerTask, [&](int64_t begin, int64_t end) {
         kernels_.embedding_backward(dwte, dwpe, dout, tokens, N, T, C, begin, end);
     });
 }
 
 void CpuBackend::norm_forward(Element* out, float* mean, float* rstd, const float* x, const float* gamma,
                               const float* beta, int64_t N, int64_t C) {
-    parallel_ranges(N, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(N, kRowsPerTask, [&](int64_t begin, int64_t end) {
         kernels_.norm_forward(floats(out), mean, rstd, x, gamma, beta, begin, end, C);
     });
 }
@@ -215,7 +218,7 @@ void CpuBackend::norm_backward(float* dx, float* dgamma, float* dbeta, const Ele
                                const float* mean, const float* rstd, const float* gamma, int64_t N, int64_t C) {
     const int64_t chunk = sum_chunk_rows(N), chunks = ceil_div(N, chunk);
     float* partial = shared_scratch(floats_bytes(chunks * 2 * C));
-    parallel_ranges(N, chunk, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(N, chunk, [&](int64_t begin, int64_t end) {
         kernels_.norm_backward(dx, partial + begin / chunk * 2 * C, floats(dout), x, mean, rstd, gamma, begin, end, C);
     });
     kernels_.add_rows(dgamma, partial, chunks, 2 * C, C);
@@ -228,22 +231,20 @@ size_t CpuBackend::attention_saved_bytes(int64_t B, int64_t T, int64_t NH) const
 
 void CpuBackend::attention_forward(Element* out, void* saved, const Element* qkv, int64_t B, int64_t T, int64_t C,
                                    int64_t NH) {
-    const size_t bytes = (kernels_.attention_scratch_bytes(T, C / NH) + 63) / 64 * 64;
-    char* scratch = thread_scratch(bytes);
-    parallel_for(B * NH, [&](int64_t task, int worker) {
+    const ThreadScratch scratch = thread_scratch(kernels_.attention_scratch_bytes(T, C / NH));
+    parallel_for(scratch.threads, B * NH, [&](int64_t task, int worker) {
         kernels_.attention_forward(floats(out), static_cast<float*>(saved), floats(qkv), T, C, NH, task / NH, task % NH,
-                                   scratch + static_cast<size_t>(worker) * bytes);
+                                   scratch.of(worker));
     });
 }
 
 void CpuBackend::attention_backward(Element* dqkv, const Element* dout, const Element* qkv, const Element* out,
                                     const void* saved, int64_t B, int64_t T, int64_t C, int64_t NH) {
-    const size_t bytes = (kernels_.attention_scratch_bytes(T, C / NH) + 63) / 64 * 64;
-    char* scratch = thread_scratch(bytes);
-    parallel_for(B * NH, [&](int64_t task, int worker) {
+    const ThreadScratch scratch = thread_scratch(kernels_.attention_scratch_bytes(T, C / NH));
+    parallel_for(scratch.threads, B * NH, [&](int64_t task, int worker) {
         kernels_.attention_backward(floats(dqkv), floats(dout), floats(qkv), floats(out),
                                     static_cast<const float*>(saved), T, C, NH, task / NH, task % NH,
-                                    scratch + static_cast<size_t>(worker) * bytes);
+                                    scratch.of(worker));
     });
 }
 
@@ -256,7 +257,7 @@ void CpuBackend::head_losses(float* losses, float* dx, float* dwte, const float*
     for (int64_t first = 0; first < N; first += chunk) {
         const int64_t rows = std::min(chunk, N - first);
         multiply(forward_product(logits, x + first * C, wte, nullptr, rows, Epilogue::store));
-        parallel_ranges(rows, 4, [&](int64_t begin, int64_t end, int) {
+        parallel_ranges(rows, 4, [&](int64_t begin, int64_t end) {
             kernels_.loss_rows(losses + first, logits, targets + first, scale, begin, end, V);
         });
         if (dx == nullptr) continue;
@@ -290,7 +291,7 @@ void CpuBackend::sum(float* result, const float* x, int64_t count) {
 
 void CpuBackend::global_norm(float* result, const float* x, int64_t count) {
     std::vector<double> partial(static_cast<size_t>(ceil_div(count, kNumbersPerTask)));
-    parallel_ranges(count, kNumbersPerTask, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, kNumbersPerTask, [&](int64_t begin, int64_t end) {
         partial[static_cast<size_t>(begin / kNumbersPerTask)] = kernels_.sum_of_squares(x + begin, end - begin);
     });
     double total = 0;
@@ -324,7 +325,7 @@ void CpuBackend::adamw(float* parameters, float* gradients, float* m, float* v, 
     for (const ParameterRange& range : ranges)
         for (int64_t begin = range.begin; begin < range.end; begin += kNumbersPerTask)
             pieces.push_back({begin, std::min(range.end, begin + kNumbersPerTask), range.decays});
-    parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t task, int) {
+    parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t task) {
         const Piece& piece = pieces[static_cast<size_t>(task)];
         AdamWStep own = step;
         own.keep = piece.decays ? decayed : 1.0f;
@@ -346,7 +347,7 @@ void CpuBackend::cached_attention_forward(Element* out, void* cache, const Eleme
     // Of each sequence: keys [NH, capacity, head_dim], then the values.
     float* memory = static_cast<float*>(cache);
     const int64_t per_sequence = 2 * capacity * C, per_head = capacity * head_dim;
-    parallel_ranges(rows, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
             float* keys = memory + sequences[row] * per_sequence + positions[row] * head_dim;
             const float* k = floats(qkv) + row * 3 * C + C;
@@ -356,14 +357,13 @@ void CpuBackend::cached_attention_forward(Element* out, void* cache, const Eleme
             }
         }
     });
-    const size_t bytes = (floats_bytes(capacity) + 63) / 64 * 64;
-    char* scratch = thread_scratch(bytes);
-    parallel_for(rows * NH, [&](int64_t task, int worker) {
+    const ThreadScratch scratch = thread_scratch(floats_bytes(capacity));
+    parallel_for(scratch.threads, rows * NH, [&](int64_t task, int worker) {
         const int64_t row = task / NH, head = task % NH;
         const float* keys = memory + sequences[row] * per_sequence + head * per_head;
         kernels_.cached_attention(floats(out) + row * C + head * head_dim, keys, keys + NH * per_head,
                                   floats(qkv) + row * 3 * C + head * head_dim, positions[row] + 1, head_dim,
-                                  reinterpret_cast<float*>(scratch + static_cast<size_t>(worker) * bytes));
+                                  static_cast<float*>(scratch.of(worker)));
     });
 }
 

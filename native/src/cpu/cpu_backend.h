@@ -74,8 +74,16 @@ class CpuBackend final : public Backend {
     void multiply(const Product& product);
     void head_losses(float* losses, float* dx, float* dwte, const float* x, const Weight& wte, const int32_t* targets,
                      float scale, int64_t N);
+
     // Memory that grows to the largest request and is kept: `bytes` for each thread, or one block.
-    char* thread_scratch(size_t bytes);
+    struct ThreadScratch {
+        char* memory;
+        size_t stride;
+        int threads;  // to share the work among
+
+        void* of(int worker) const { return memory + static_cast<size_t>(worker) * stride; }
+    };
+    ThreadScratch thread_scratch(size_t bytes);
     float* shared_scratch(size_t bytes);
 
     const Kernels& kernels_;

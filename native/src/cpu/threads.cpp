@@ -173,10 +173,9 @@ int thread_count() {
 
 void set_thread_count(int count) { chosen_threads.store(count, std::memory_order_relaxed); }
 
-void run_tasks(int64_t count, TaskFunction function, void* closure) {
-    const int threads = static_cast<int>(count < thread_count() ? count : thread_count());
-    if (threads > 1) {
-        pool().run(threads, count, function, closure);
+void run_tasks(int threads, int64_t count, TaskFunction function, void* closure) {
+    if (threads > 1 && count > 1) {
+        pool().run(static_cast<int>(count < threads ? count : threads), count, function, closure);
         return;
     }
     for (int64_t task = 0; task < count; ++task) function(closure, task, 0);

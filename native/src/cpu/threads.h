@@ -12,25 +12,30 @@ int thread_count();
 void set_thread_count(int count);  // 1..kMaxThreads; 0 restores the default, usable_processors()
 
 using TaskFunction = void (*)(void* closure, int64_t task, int worker);
-void run_tasks(int64_t count, TaskFunction function, void* closure);
+void run_tasks(int threads, int64_t count, TaskFunction function, void* closure);
 
-// Runs body(task, worker) for every task in [0, count); worker < thread_count() is the index for per-thread scratch.  Returns when
-// all are done.  Tasks must not throw and must not call parallel_for.
+// Runs body(task, worker) for every task in [0, count) and returns when all are done; worker < threads.  Tasks must not throw
+// and must not call parallel_for.
 template <typename Body>
-void parallel_for(int64_t count, const Body& body) {
+void parallel_for(int threads, int64_t count, const Body& body) {
     run_tasks(
-        count, [](void* closure, int64_t task, int worker) { (*static_cast<const Body*>(closure))(task, worker); },
+        threads, count, [](void* closure, int64_t task, int worker) { (*static_cast<const Body*>(closure))(task, worker); },
         const_cast<Body*>(&body));
 }
 
-// The same over [0, total) in ranges of at most `grain`: body(begin, end, worker).
+// The same for tasks that need no memory of their thread.
+template <typename Body>
+void parallel_for(int64_t count, const Body& body) {
+    parallel_for(thread_count(), count, [&](int64_t task, int) { body(task); });
+}
+
+// The same over [0, total) in ranges of at most `grain`: body(begin, end).
 template <typename Body>
 void parallel_ranges(int64_t total, int64_t grain, const Body& body) {
     const int64_t tasks = (total + grain - 1) / grain;
-    parallel_for(tasks, [&](int64_t task, int worker) {
+    parallel_for(tasks, [&](int64_t task) {
         const int64_t begin = task * grain;
-        const int64_t end = begin + grain < total ? begin + grain : total;
-        body(begin, end, worker);
+        body(begin, begin + grain < total ? begin + grain : total);
     });
 }
 

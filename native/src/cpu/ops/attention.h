@@ -98,9 +98,7 @@ inline void attention_forward(float* out, float* log_sums, const float* qkv, int
                     memset(row, 0, kKeyBlock * sizeof(float));
                     continue;
                 }
-                float block_most = row[0];
-                for (int64_t j = 1; j < allowed; ++j) block_most = row[j] > block_most ? row[j] : block_most;
-                block_most *= h.scale;
+                const float block_most = maximum_of(row, allowed) * h.scale;
                 // Sums so far are relative to the maximum so far; a larger one rescales them.
                 if (block == 0) {
                     most[i] = block_most;

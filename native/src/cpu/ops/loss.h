@@ -7,18 +7,6 @@
 
 namespace {
 
-inline float row_maximum(const float* x, int64_t n) {
-    float best = x[0];
-    int64_t i = 0;
-    if (n >= kWidth) {
-        Vector most = load(x);
-        for (i = kWidth; i + kWidth <= n; i += kWidth) most = maximum(load(x + i), most);
-        best = max_lanes(most);
-    }
-    for (; i < n; ++i) best = x[i] > best ? x[i] : best;
-    return best;
-}
-
 inline void loss_rows(float* losses, float* logits, const int32_t* targets, float scale, int64_t row_begin,
                       int64_t row_end, int64_t V) {
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -28,7 +16,7 @@ inline void loss_rows(float* losses, float* logits, const int32_t* targets, floa
             if (scale != 0.0f) memset(l, 0, static_cast<size_t>(V) * sizeof(float));
             continue;
         }
-        const float most = row_maximum(l, V);
+        const float most = maximum_of(l, V);
         const float of_target = l[targets[row]] - most;
         Vector total = {};
         float rest = 0.0f;

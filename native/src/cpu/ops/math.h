@@ -38,17 +38,23 @@ inline Vector exponential(Vector x) {
 constexpr float kTwiceSqrtTwoOverPi = 1.59576912f;
 constexpr float kGeluCubic = 0.044715f;
 
-inline Vector gelu_gate(Vector x) {
-    const Vector twice_u = kTwiceSqrtTwoOverPi * (x + kGeluCubic * x * x * x);
-    return 1.0f / (1.0f + exponential(-twice_u));
+struct Gate {
+    Vector open;    // s
+    Vector closed;  // 1 - s, without the cancellation
+};
+
+inline Gate gelu_gate(Vector x) {
+    const Vector e = exponential(-kTwiceSqrtTwoOverPi * (x + kGeluCubic * x * x * x));
+    const Vector open = 1.0f / (1.0f + e);
+    return {open, e * open};
 }
 
-inline Vector gelu(Vector x) { return x * gelu_gate(x); }
+inline Vector gelu(Vector x) { return x * gelu_gate(x).open; }
 
 // gelu'(x) = s + x s (1 - s) 2 u'
-inline Vector gelu_derivative(Vector x, Vector gate) {
+inline Vector gelu_derivative(Vector x, const Gate& gate) {
     const Vector twice_slope = kTwiceSqrtTwoOverPi * (1.0f + 3.0f * kGeluCubic * x * x);
-    return gate + x * gate * (1.0f - gate) * twice_slope;
+    return gate.open + x * gate.open * gate.closed * twice_slope;
 }
 
 }  // namespace

@@ -34,9 +34,9 @@ inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, i
                 sum = gelu(sum);
             } else if (p.epilogue == Epilogue::gelu_backward) {
                 const Vector hidden = load_some(p.other + at + j, n);
-                const Vector gate = gelu_gate(hidden);
+                const Gate gate = gelu_gate(hidden);
                 sum = sum * gelu_derivative(hidden, gate);
-                store_some(p.second + at + j, hidden * gate, n);
+                store_some(p.second + at + j, hidden * gate.open, n);
             }
             store_some(p.c + at + j, sum, n);
         });

@@ -53,6 +53,19 @@ inline float max_lanes(Vector v) {
     return best;
 }
 
+// The largest of x[n], n at least 1; NaNs may be passed over.
+inline float maximum_of(const float* x, int64_t n) {
+    float best = x[0];
+    int64_t i = 0;
+    if (n >= kWidth) {
+        Vector most = load(x);
+        for (i = kWidth; i + kWidth <= n; i += kWidth) most = maximum(load(x + i), most);
+        best = max_lanes(most);
+    }
+    for (; i < n; ++i) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
 // Calls body(offset, count) for each vector of n floats: count is kWidth but for the last, shorter one.
 template <typename Body>
 inline void for_vectors(int64_t n, const Body& body) {
