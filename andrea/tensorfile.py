@@ -25,7 +25,7 @@ from .errors import CheckpointError
 
 Tensors = Mapping[str, NDArray[np.float32]]
 
-_CHUNK = 1 << 24
+_CHUNK = 1 << 20
 _LENGTH_BYTES = 8
 _CHECKSUM_KEY = "checksum"
 # Quotes inside metadata are escaped, so the first match is the entry itself.
@@ -46,8 +46,8 @@ def write_tensor_file(path: Path, tensors: Tensors, metadata: Mapping[str, str])
     """Write tensors and metadata to a safetensors file, and return its size in bytes.
 
     Equal tensors and metadata give equal bytes. The file appears whole or not at all: it is written
-    beside `path`, synced to the disk and renamed. Its checksum is BLAKE2b-256 (RFC 7693) over the
-    whole file with the 64 digits of the checksum itself as zeros.
+    beside `path`, synced to the disk and renamed. Its checksum is SHA-256 over the whole
+    file with the 64 digits of the checksum itself as zeros.
 
     Raises:
         CheckpointError: the disk is full, or refuses for another reason; `path` is as it was.
@@ -93,7 +93,7 @@ def _header(tensors: Tensors, metadata: Mapping[str, str]) -> bytes:
 
 
 def _write(descriptor: int, header: bytes, tensors: Tensors) -> int:
-    checksum = hashlib.blake2b(header, digest_size=32)
+    checksum = hashlib.sha256(header)
     _write_all(descriptor, memoryview(header))
     size = len(header)
     for tensor in tensors.values():
@@ -190,7 +190,7 @@ class TensorFile:
         header = bytearray(self._file.read(self._data_start))
         start = header.find(_CHECKSUM_ENTRY) + len(_CHECKSUM_ENTRY)
         header[start : start + len(_NO_CHECKSUM)] = _NO_CHECKSUM
-        checksum = hashlib.blake2b(header, digest_size=32)
+        checksum = hashlib.sha256(header)
         while chunk := self._file.read(_CHUNK):
             checksum.update(chunk)
         if checksum.hexdigest() != recorded:
