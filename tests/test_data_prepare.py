@@ -276,6 +276,8 @@ def test_vocabulary_size_is_passed_on(prepare_text: Prepare) -> None:
         prepare_text(TEXT, tokenizer="bpe", vocab_size=5)
     with pytest.raises(TokenizerError, match="no tokenizer is called"):
         prepare_text(TEXT, tokenizer="words")
+    with pytest.raises(TokenizerError, match="has 257 tokens, not 300"):
+        prepare_text(TEXT, tokenizer=ByteTokenizer(), vocab_size=300)
 
 
 def test_bits_per_byte_uses_the_validation_text(prepare_text: Prepare) -> None:
@@ -304,12 +306,13 @@ def test_progress_reaches_the_end_of_each_stage(
         assert done == sorted(done) and done[0] == 0 and done[-1] == total and len(done) > 3
 
 
-def test_input_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["scan", "encode"])
+def test_input_that_changes_while_it_is_read_is_refused(tmp_path: Path, when: str) -> None:
     file = tmp_path / "log.txt"
     file.write_text(TEXT * 10)
 
     def grow(stage: str, done: int, total: int) -> None:
-        if stage == "encode" and done == 0:
+        if stage == when and done == 0:
             with file.open("a") as opened:
                 opened.write("more")
 

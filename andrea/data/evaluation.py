@@ -35,7 +35,9 @@ class EvaluationWindows:
             )
         fitting = -(-(len(tokens) - 1) // block_size)
         self.num_windows = min(fitting, max_windows)
-        self._starts = np.arange(self.num_windows) * fitting // self.num_windows * block_size
+        self._starts = (
+            np.arange(self.num_windows, dtype=np.int64) * fitting // self.num_windows * block_size
+        )
         self._tokens = tokens
         self._batch_size = batch_size
         self._block_size = block_size

@@ -22,7 +22,7 @@ from andrea.data.sources import ReadOptions, Source, open_sources
 from andrea.data.split import plan_split
 from andrea.data.survey import Survey, read_documents, survey
 from andrea.data.token_file import TokenArray, TokenWriter
-from andrea.errors import ArgumentError, DataError
+from andrea.errors import ArgumentError, DataError, TokenizerError
 from andrea.tokenizers import Tokenizer, TokenizerTrainer, TrainedTokenizer
 
 # Part of every key: raise it when the same input would give other tokens than before.
@@ -59,7 +59,13 @@ def prepare(
         )
     if encoding is not None:
         check_encoding(encoding)
-    trainer = None if isinstance(tokenizer, Tokenizer) else TokenizerTrainer(tokenizer, vocab_size)
+    if isinstance(tokenizer, str):
+        TokenizerTrainer(tokenizer, vocab_size)  # refuses a contradiction before anything is read
+    elif vocab_size not in (None, tokenizer.vocab_size):
+        raise TokenizerError(
+            f"the trained tokenizer has {tokenizer.vocab_size} tokens, not {vocab_size}: leave the "
+            "size out, or train a new one"
+        )
     options = ReadOptions(encoding, text_key or "text", skip_bad)
     listing: Counter[str] = Counter()
     cache = TokenCache(cache_dir)
@@ -73,13 +79,12 @@ def prepare(
         )
         text = _Text(opened, options, progress)
         content = [_FORMAT, text.content_digest(), asdict(options), validation_fraction]
-        if trainer is None:
-            assert isinstance(tokenizer, Tokenizer)
+        if isinstance(tokenizer, Tokenizer):
             trained = TrainedTokenizer(tokenizer, "")
         else:
             request = digest_of([content, tokenizer, vocab_size])
             known = cache.load_tokenizer(request)
-            trained = known or text.train(trainer)
+            trained = known or text.train(TokenizerTrainer(tokenizer, vocab_size))
             if known is None:
                 cache.publish_tokenizer(work, request, trained)
         key = digest_of([content, trained.tokenizer.to_dict()])
@@ -143,6 +148,7 @@ class _Text:
                 counts = ", ".join(_count(item) for item in self._survey.counts.items())
                 label = self._sources[0].label if len(self._sources) == 1 else "these files"
                 raise DataError(f"{label}: no text to train on ({counts or 'no documents'})")
+            self.refuse_if_changed()
         return self._survey
 
     def documents(self) -> Iterator[Iterator[str]]:
