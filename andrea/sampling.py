@@ -7,9 +7,9 @@ and text out are in writing.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,18 +40,23 @@ class SamplingConfig:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
-        _require(
-            self.top_k == int(self.top_k) >= 0, "top_k", self.top_k, "a whole number, 0 or more"
-        )
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
-        _require(
-            0 < self.repetition_penalty < math.inf,
-            "repetition_penalty",
-            self.repetition_penalty,
-            "above 0 (1 is no penalty)",
-        )
+        for name, (is_fine, expected) in _RANGES.items():
+            value = getattr(self, name)
+            is_number = isinstance(value, (int, float, np.number)) and math.isfinite(value)
+            _require(is_number and is_fine(value), name, value, expected)
+
+
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (lambda value: value >= 0, "0 or more"),
+    "top_k": (lambda value: _is_integer(value) and value >= 0, "a whole number, 0 or more"),
+    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "min_p": (lambda value: 0 <= value <= 1, "between 0 and 1"),
+    "repetition_penalty": (lambda value: value > 0, "above 0 (1 is no penalty)"),
+}
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer))
 
 
 def _require(is_fine: bool, name: str, value: object, expected: str) -> None:
@@ -72,9 +77,11 @@ class Sampler:
         self, config: SamplingConfig, vocab_size: int, *, seed: int = 0, stream: int = 0
     ) -> None:
         for name, value in (("seed", seed), ("stream", stream)):
-            _require(0 <= value < 2**64, name, value, "between 0 and 2**64 - 1")
+            is_fine = _is_integer(value) and 0 <= value < 2**64
+            _require(is_fine, name, value, "a whole number between 0 and 2**64 - 1")
         self.config = config
-        self._random = np.random.Generator(np.random.Philox(key=seed + (stream << 64)))
+        key = int(seed) + (int(stream) << 64)
+        self._random = np.random.Generator(np.random.Philox(key=key))
         self._seen = np.zeros(vocab_size, dtype=bool)
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer]) -> None:
@@ -153,7 +160,9 @@ class Generation:
         sampling: SamplingConfig,
         seed: int,
     ) -> None:
-        _require(num_samples >= 1, "num_samples", num_samples, "1 or more")
+        _require(
+            _is_integer(num_samples) and num_samples >= 1, "num_samples", num_samples, "1 or more"
+        )
         vocab_size = model.config.vocab_size
         prompt = _checked_prompt(prompt_tokens, vocab_size)
         self._samplers = [
@@ -232,7 +241,7 @@ def generate_batch(
             its range.
     """
     sampling = SamplingConfig(temperature, top_k, top_p, min_p, repetition_penalty)
-    _require(max_tokens >= 0, "max_tokens", max_tokens, "0 or more")
+    _require(_is_integer(max_tokens) and max_tokens >= 0, "max_tokens", max_tokens, "0 or more")
     stops = _stop_sequences(stop)
     generation = Generation(
         model, prompt_tokens, num_samples=num_samples, sampling=sampling, seed=seed

@@ -107,8 +107,11 @@ def test_same_seed_same_tokens_everywhere() -> None:
         {"temperature": -0.1},
         {"temperature": float("nan")},
         {"temperature": float("inf")},
+        {"temperature": "hot"},
+        {"temperature": None},
         {"top_k": -1},
         {"top_k": 1.5},
+        {"top_k": 2.0},
         {"top_p": 0.0},
         {"top_p": 1.1},
         {"min_p": -0.1},
@@ -204,6 +207,10 @@ def test_counts_are_checked_at_the_call() -> None:
         generate(model, [1], max_tokens=-1)
     with pytest.raises(ArgumentError, match="num_samples"):
         generate_batch(model, [1], num_samples=0, max_tokens=1)
-    with pytest.raises(ArgumentError, match="seed"):
-        generate(model, [1], max_tokens=1, seed=-1)
+    for seed in (-1, 2**64, 0.5):
+        with pytest.raises(ArgumentError, match="seed"):
+            generate(model, [1], max_tokens=1, seed=seed)  # type: ignore[arg-type]
+    numpy_seed: Any = np.int64(3)
+    expected = list(generate(model, [1], max_tokens=9, seed=3))
+    assert list(generate(model, [1], max_tokens=9, seed=numpy_seed)) == expected
     assert list(generate(model, [1], max_tokens=0)) == []
