@@ -9,7 +9,7 @@ from .errors import Failure
 _HOW_TO = {
     "bash": 'add to ~/.bashrc:  eval "$(andrea completion bash)"',
     "zsh": 'add to ~/.zshrc:  eval "$(andrea completion zsh)"',
-    "fish": "save it:  andrea completion fish > ~/.config/fish/completions/andrea.fish",
+    "fish": "andrea completion fish > ~/.config/fish/completions/andrea.fish",
 }
 
 

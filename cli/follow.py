@@ -43,10 +43,9 @@ def opening(tokenizer: Tokenizer, documents: int | None) -> str:
 
 
 def shell_path(path: Path) -> str:
-    """A path as it can be pasted into a shell: relative where that is shorter, quoted."""
-    absolute = os.path.abspath(path)
-    relative = os.path.relpath(absolute)
-    return shlex.quote(relative if len(relative) < len(absolute) else absolute)
+    """A path as it can be pasted into a shell: relative inside the current folder, quoted."""
+    relative = os.path.relpath(path)
+    return shlex.quote(os.path.abspath(path) if relative.startswith(os.pardir) else relative)
 
 
 @dataclass

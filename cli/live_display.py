@@ -90,8 +90,8 @@ class _Status:
 class LiveDisplay(Display):
     """Prints what is to stay, and keeps the progress line below it."""
 
-    def __init__(self) -> None:
-        self._console = Console(highlight=False, markup=False, emoji=False)
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, markup=False, emoji=False)
         self._status = _Status()
         self._live = Live(self._status, console=self._console, refresh_per_second=8, transient=True)
         self._closing = threading.Lock()

@@ -17,9 +17,9 @@ from .options import (
 )
 
 _EPILOG = """\b
-andrea train book.txt                  learn a file, for five minutes
-andrea train notes/ --for 2h           learn all text of a folder, for two hours
-andrea train --resume runs/book        go on where that run stopped
+andrea train book.txt              learn a file, for five minutes
+andrea train notes/ --for 2h       learn all text of a folder, for two hours
+andrea train --resume runs/book    go on where that run stopped
 """
 
 

@@ -1,0 +1,77 @@
+"""Runs the installed command `andrea` as a user does: a process with its own folder and cache."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+ANDREA = str(Path(sysconfig.get_path("scripts")) / "andrea")
+
+# A model of a few thousand parameters: a run takes a fraction of a second.
+TINY = ("--n-layer", "1", "--n-head", "2", "--n-embd", "32", "--block-size", "16")
+TINY_RUN = (*TINY, "--batch-size", "4", "--eval-every", "3")
+
+TEXT = "The quick brown fox jumps over the lazy dog; the café is closed.\n" * 60
+
+
+class Shell:
+    """A working folder in which `andrea` is called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "book.txt").write_text(TEXT, encoding="utf-8")
+
+    def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        return {**kept, "XDG_CACHE_HOME": str(self.folder / ".cache"), **changes}
+
+    def run(
+        self, *arguments: str | Path, stdin: str | bytes = b"", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        data = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [ANDREA, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment(environment),
+            input=data,
+            capture_output=True,
+            timeout=60,
+        )
+        out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def succeed(self, *arguments: str | Path, **settings: Any) -> str:
+        """Run it, expect exit code 0 and nothing on standard error; return standard output."""
+        done = self.run(*arguments, **settings)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:]
+        return done.stdout
+
+    def refuse(self, *arguments: str | Path, **settings: Any) -> str:
+        """Run it, expect one line of error and exit code 1; return the line."""
+        done = self.run(*arguments, **settings)
+        assert done.returncode == 1, (done.returncode, done.stdout[-2000:], done.stderr)
+        assert done.stderr.startswith("andrea: ")
+        assert done.stderr.endswith("\n") and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    def begin(self, *arguments: str | Path, stdout: int | IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start it and return the process; Ctrl-C reaches it whatever started the tests."""
+        return subprocess.Popen(
+            [ANDREA, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment({"PYTHONUNBUFFERED": "1"}),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            preexec_fn=listen_to_interrupts,
+        )
+
+
+def listen_to_interrupts() -> None:
+    # A shell starts jobs in the background with SIGINT ignored, and that is inherited.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

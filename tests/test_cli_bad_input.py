@@ -1,0 +1,158 @@
+"""Bad input, one clear line each: what was seen, what to do; and nothing that existed is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_process import ANDREA, TEXT, TINY_RUN, Shell
+
+LATIN = "Der Bär läuft über die Straße.\n" * 100
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    made = Shell(tmp_path_factory.mktemp("bad"))
+    made.succeed("train", "book.txt", *TINY_RUN, "--steps", "3", "--out", "run")
+    return made
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "no text to train on"),
+        (b" \n\t\n", "no text to train on"),
+        (b"a", "too short"),
+        (bytes(range(256)) * 20, "binary"),
+        (LATIN.encode("utf-16"), "--encoding utf-16"),
+        (LATIN.encode("utf-16-le"), "--encoding utf-16-le"),
+        (LATIN.encode("latin-1"), "--encoding latin-1"),
+        (b"\x1f\x8b\x08\x00damaged", "gzip"),
+        (b"%PDF-1.4 \xff\xfe", "PDF"),
+    ],
+)
+def test_texts_that_cannot_be_read(shell: Shell, data: bytes, complaint: str) -> None:
+    (shell.folder / "odd.txt").write_bytes(data)
+    line = shell.refuse("train", "odd.txt", *TINY_RUN, "--steps", "2", "--out", "odd")
+    assert complaint in line
+    assert not (shell.folder / "odd").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding"),
+    [
+        (LATIN.encode("latin-1"), ("--encoding", "latin-1")),
+        (LATIN.encode("utf-16"), ("--encoding", "utf-16")),
+        (b"\xef\xbb\xbf" + LATIN.encode(), ()),
+    ],
+)
+def test_the_way_out_works(shell: Shell, data: bytes, encoding: tuple[str, ...]) -> None:
+    (shell.folder / "way.txt").write_bytes(data)
+    output = shell.succeed("train", "way.txt", *TINY_RUN, "--steps", "1", *encoding)
+    assert f"{len(LATIN.encode()) / 1000:.1f} KB" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--block-size", "5000"), "a context of 5,000 needs 5,001"),
+        (("--n-head", "3"), "n_embd is 32, n_head is 3"),
+        (("--tokenizer", "char", "--vocab-size", "99"), "not 99"),
+        (("--tokenizer", "bpe", "--vocab-size", "100"), "257"),
+        (("--preset", "andrea-1m"), "andrea-nano"),
+        (("--device", "tpu"), "'tpu'"),
+        (("--precision", "fp8"), "'fp8'"),
+        (("--threads", "5000"), "5000"),
+        (("--encoding", "klingon"), "klingon"),
+        (("--sample-prompt", "Ω"), "'Ω'"),
+        (("--n-embd", "1000000", "--n-layer", "1000"), "smaller"),
+        (("--out", "run"), "--resume run"),
+        (("--out", "book.txt/run"), "book.txt"),
+    ],
+)
+def test_options_that_do_not_fit(shell: Shell, options: tuple[str, ...], complaint: str) -> None:
+    before = content_of(shell.folder / "run")
+    arguments = ["--steps", "2", *(() if "--out" in options else ("--out", "misfit"))]
+    assert complaint in shell.refuse("train", "book.txt", *TINY_RUN, *arguments, *options)
+    assert content_of(shell.folder / "run") == before
+    assert not (shell.folder / "misfit").exists()
+
+
+def test_a_missing_text_and_a_bad_line(shell: Shell) -> None:
+    assert "missing.txt: no such file" in shell.refuse("train", "missing.txt")
+    (shell.folder / "notes.jsonl").write_text('{"text": "one"}\n{"txt": "two"}\n' * 9)
+    line = shell.refuse("train", "notes.jsonl", *TINY_RUN, "--steps", "1")
+    assert "notes.jsonl:2: " in line and "--text-key" in line and "--skip-bad" in line
+
+
+def truncate(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def alter(data: bytes) -> bytes:
+    return data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
+
+
+@pytest.mark.parametrize("damage", [truncate, alter, lambda data: b"", lambda data: data[:7]])
+@pytest.mark.parametrize("command", [("sample",), ("info",), ("train", "--resume")])
+def test_damaged_checkpoints(
+    shell: Shell, tmp_path: Path, damage: Callable[[bytes], bytes], command: tuple[str, ...]
+) -> None:
+    run = tmp_path / "damaged"
+    run.mkdir()
+    data = (shell.folder / "run" / "checkpoint.safetensors").read_bytes()
+    (run / "checkpoint.safetensors").write_bytes(damage(data))
+    before = content_of(run)
+    line = shell.refuse(*command, run)
+    assert "checkpoint.safetensors" in line
+    assert content_of(run) == before
+
+
+def test_a_full_disk_loses_nothing(shell: Shell) -> None:
+    """A limit on file sizes stands in for the full disk: the checkpoint's write fails."""
+    run = shell.folder / "run"
+    before = (run / "checkpoint.safetensors").read_bytes()
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    def limited(*arguments: str) -> str:
+        done = subprocess.run(
+            [ANDREA, *arguments],
+            cwd=shell.folder,
+            env=shell.environment({}),
+            capture_output=True,
+            text=True,
+            preexec_fn=limit,
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith("andrea: ") and done.stderr.count("\n") == 1
+        return done.stderr
+
+    assert len(before) > 100_000
+    assert "checkpoint.safetensors" in limited("train", "--resume", "run", "--steps", "5")
+    assert (run / "checkpoint.safetensors").read_bytes() == before
+    assert "checkpoint.safetensors" in limited("train", "book.txt", *TINY_RUN, "--steps", "5")
+    shell.succeed("train", "--resume", "run", "--steps", "5")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(shell: Shell) -> None:
+    locked = shell.folder / "locked"
+    locked.mkdir(mode=0o500)
+    line = shell.refuse("train", "book.txt", *TINY_RUN, "--steps", "1", "--out", "locked/run")
+    assert "locked" in line
+
+
+def test_a_cache_that_cannot_be_written(shell: Shell) -> None:
+    (shell.folder / "taken").write_text(TEXT)
+    line = shell.refuse("train", "book.txt", *TINY_RUN, "--steps", "1", "--cache", "taken")
+    assert "taken" in line
