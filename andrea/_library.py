@@ -22,7 +22,7 @@ from .errors import (
 )
 
 try:
-    from ._ffi import ffi
+    from ._ffi import ffi as ffi
 except ImportError as error:
     raise LibraryError(
         "andrea/_ffi.py is missing: it is made by the build; install with 'pip install .'"
@@ -123,7 +123,9 @@ def set_num_threads(count: int) -> None:
         ArgumentError: the count is out of range.
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 1024:
-        raise ArgumentError(f"the number of threads must be an integer from 0 to 1024, got {count!r}")
+        raise ArgumentError(
+            f"the number of threads must be an integer from 0 to 1024, got {count!r}"
+        )
     check(lib.mg_set_num_threads(count))
 
 

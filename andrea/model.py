@@ -64,7 +64,9 @@ def engine_memory(
     """
     plan = ffi.new("mg_memory_plan *")
     B = _integer("batch_size", batch_size, 1, 2**31 - 1)
-    T = _integer("block_size", config.block_size if block_size is None else block_size, 1, 2**31 - 1)
+    T = _integer(
+        "block_size", config.block_size if block_size is None else block_size, 1, 2**31 - 1
+    )
     native = _native_config(config)
     check(
         lib.mg_plan_memory(native, device.encode(), precision.encode(), B, T, bool(training), plan)
@@ -200,7 +202,12 @@ class GPT:
         loss = ffi.new("float *")
         check(
             lib.mg_forward_backward(
-                self._model, int32_pointer(tokens), int32_pointer(wanted), *tokens.shape, scale, loss
+                self._model,
+                int32_pointer(tokens),
+                int32_pointer(wanted),
+                *tokens.shape,
+                scale,
+                loss,
             )
         )
         return float(loss[0])
@@ -240,7 +247,9 @@ class GPT:
         self.last_gradient_norm = float(norm[0])
         return self.last_gradient_norm
 
-    def train_step(self, inputs: Any, targets: Any, learning_rate: float, **options: float) -> float:
+    def train_step(
+        self, inputs: Any, targets: Any, learning_rate: float, **options: float
+    ) -> float:
         """Forward, backward, clipping, AdamW and zeroed gradients; returns the loss before the update.
 
         `options` are those of `step`; its gradient norm is kept in `last_gradient_norm`.

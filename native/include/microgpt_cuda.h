@@ -42,11 +42,11 @@ typedef enum mg_status {
 
 /* ---- library ---------------------------------------------------------------------------------------------------- */
 
-MG_API int32_t mg_abi_version(void);       /* MG_ABI_VERSION of the loaded library */
-MG_API const char* mg_version(void);       /* "0.1.0" */
-MG_API size_t mg_config_size(void);        /* sizeof(mg_config) of the loaded library */
-MG_API size_t mg_step_options_size(void);  /* sizeof(mg_step_options) of the loaded library */
-MG_API const char* mg_last_error(void);    /* this thread's newest error; "" if there was none */
+MG_API int32_t mg_abi_version(void);      /* MG_ABI_VERSION of the loaded library */
+MG_API const char* mg_version(void);      /* "0.1.0" */
+MG_API size_t mg_config_size(void);       /* sizeof(mg_config) of the loaded library */
+MG_API size_t mg_step_options_size(void); /* sizeof(mg_step_options) of the loaded library */
+MG_API const char* mg_last_error(void);   /* this thread's newest error; "" if there was none */
 
 /* The CPU's instruction set in use: "generic", "avx2" or "avx512".  The environment variable MICROGPT_ISA forces one;
  * MG_ERROR_DEVICE where it names one that this build or CPU doesn't have. */
@@ -147,8 +147,8 @@ typedef struct mg_memory_plan {
     int64_t total;
 } mg_memory_plan;
 
-MG_API mg_status mg_plan_memory(const mg_config* config, const char* device, const char* precision, int32_t B, int32_t T,
-                                int32_t training, mg_memory_plan* plan);
+MG_API mg_status mg_plan_memory(const mg_config* config, const char* device, const char* precision, int32_t B,
+                                int32_t T, int32_t training, mg_memory_plan* plan);
 
 /* ---- decode: sequences that grow token by token, with cached keys and values --------------------------------------- */
 

@@ -23,7 +23,8 @@ const char* available_cpu_isas() { return cpu::available_isas(); }
 int cpu_threads() { return cpu::thread_count(); }
 
 void set_cpu_threads(int count) {
-    check_argument(count >= 0 && count <= cpu::kMaxThreads, "threads: count is %d but must be 0 to %d", count, cpu::kMaxThreads);
+    check_argument(count >= 0 && count <= cpu::kMaxThreads, "threads: count is %d but must be 0 to %d", count,
+                   cpu::kMaxThreads);
     cpu::set_thread_count(count);
 }
 

@@ -91,8 +91,7 @@ class Backend {
                                const float* mean, const float* rstd, const float* gamma, int64_t N, int64_t C) = 0;
 
     // --- linear: out[N, rows] = x[N, columns] weight^T + bias
-    virtual void linear_forward(Element* out, const Element* x, const Weight& weight, const float* bias,
-                                int64_t N) = 0;
+    virtual void linear_forward(Element* out, const Element* x, const Weight& weight, const float* bias, int64_t N) = 0;
     // hidden = x weight^T + bias; out = gelu(hidden)
     virtual void linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight,
                                      const float* bias, int64_t N) = 0;
@@ -103,11 +102,11 @@ class Backend {
     virtual void linear_backward_input(Element* dx, const Element* dout, const Weight& weight, int64_t N) = 0;
     // dhidden = (dout weight) * gelu'(hidden), and out = gelu(hidden) once more, for the weight's gradient;
     // hidden and dhidden [N, columns] may be the same buffer
-    virtual void linear_gelu_backward_input(Element* dhidden, Element* out, const Element* dout,
-                                            const Element* hidden, const Weight& weight, int64_t N) = 0;
+    virtual void linear_gelu_backward_input(Element* dhidden, Element* out, const Element* dout, const Element* hidden,
+                                            const Weight& weight, int64_t N) = 0;
     // dweight[rows, columns] += dout^T x; dbias[rows] += column sums of dout; dbias may be null
-    virtual void linear_backward_weight(float* dweight, float* dbias, const Element* dout, const Element* x,
-                                        int64_t N, int64_t rows, int64_t columns) = 0;
+    virtual void linear_backward_weight(float* dweight, float* dbias, const Element* dout, const Element* x, int64_t N,
+                                        int64_t rows, int64_t columns) = 0;
 
     // --- causal attention: qkv[N, 3C] holds q, k, v of all heads; out[N, C]; scores are never stored whole
     virtual size_t attention_saved_bytes(int64_t B, int64_t T, int64_t NH) const = 0;

@@ -28,8 +28,8 @@ namespace {
 
 Config config_of(const mg_config* config, const char* call) {
     check_pointer(config, call, "config");
-    check_argument(config->struct_size == sizeof(mg_config), "%s: config.struct_size is %zu but this library's is %zu", call,
-                   config->struct_size, sizeof(mg_config));
+    check_argument(config->struct_size == sizeof(mg_config), "%s: config.struct_size is %zu but this library's is %zu",
+                   call, config->struct_size, sizeof(mg_config));
     const Config checked{config->vocab_size, config->block_size, config->n_layer, config->n_head, config->n_embd};
     checked.check();
     return checked;
@@ -43,8 +43,9 @@ void check_option(bool holds, const char* name, float value, const char* range) 
 
 AdamW adamw_of(const mg_step_options* o, const char* call) {
     check_pointer(o, call, "options");
-    check_argument(o->struct_size == sizeof(mg_step_options), "%s: options.struct_size is %zu but this library's is %zu",
-                   call, o->struct_size, sizeof(mg_step_options));
+    check_argument(o->struct_size == sizeof(mg_step_options),
+                   "%s: options.struct_size is %zu but this library's is %zu", call, o->struct_size,
+                   sizeof(mg_step_options));
     const auto at_least_0 = [](float x) { return std::isfinite(x) && x >= 0; };
     check_option(at_least_0(o->learning_rate), "learning_rate", o->learning_rate, "finite and at least 0");
     check_option(o->beta1 >= 0 && o->beta1 < 1, "beta1", o->beta1, "in [0, 1)");
@@ -102,7 +103,9 @@ mg_status mg_model_create(const mg_config* config, const char* device, const cha
 void mg_model_free(mg_model* model) { delete model; }
 
 const char* mg_model_device(const mg_model* model) { return model == nullptr ? "" : model->gpt->backend().device(); }
-const char* mg_model_precision(const mg_model* model) { return model == nullptr ? "" : model->gpt->backend().precision(); }
+const char* mg_model_precision(const mg_model* model) {
+    return model == nullptr ? "" : model->gpt->backend().precision();
+}
 
 mg_status mg_model_reset(mg_model* model, uint64_t seed) {
     return guarded([&] {
@@ -111,7 +114,8 @@ mg_status mg_model_reset(mg_model* model, uint64_t seed) {
     });
 }
 
-mg_status mg_forward(mg_model* model, const int32_t* tokens, const int32_t* targets, int32_t B, int32_t T, float* loss) {
+mg_status mg_forward(mg_model* model, const int32_t* tokens, const int32_t* targets, int32_t B, int32_t T,
+                     float* loss) {
     return guarded([&] {
         check_pointer(model, "forward", "model");
         check_pointer(tokens, "forward", "tokens");
@@ -177,8 +181,8 @@ mg_status mg_model_tensor(const mg_model* model, int32_t index, mg_tensor* tenso
     return guarded([&] {
         check_pointer(model, "tensor", "model");
         check_pointer(tensor, "tensor", "tensor");
-        check_argument(index >= 0 && index < mg_model_tensor_count(model), "tensor: index is %d but there are %d tensors",
-                       index, mg_model_tensor_count(model));
+        check_argument(index >= 0 && index < mg_model_tensor_count(model),
+                       "tensor: index is %d but there are %d tensors", index, mg_model_tensor_count(model));
         const mg::Tensor& from = model->gpt->parameters().table()[index];
         *tensor = {};
         std::strncpy(tensor->name, from.name.c_str(), sizeof tensor->name - 1);

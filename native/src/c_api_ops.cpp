@@ -108,9 +108,8 @@ mg_status mg_op_norm_forward(mg_backend* backend, void* out, float* mean, float*
 mg_status mg_op_norm_backward(mg_backend* backend, float* dx, float* dgamma, float* dbeta, const void* dout,
                               const float* x, const float* mean, const float* rstd, const float* gamma, int64_t N,
                               int64_t C) {
-    return run_op(backend, "norm_backward", {N, C}, [&](Backend& b) {
-        b.norm_backward(dx, dgamma, dbeta, elements(dout), x, mean, rstd, gamma, N, C);
-    });
+    return run_op(backend, "norm_backward", {N, C},
+                  [&](Backend& b) { b.norm_backward(dx, dgamma, dbeta, elements(dout), x, mean, rstd, gamma, N, C); });
 }
 
 mg_status mg_op_linear_forward(mg_backend* backend, void* out, const void* x, const float* weight, const float* bias,

@@ -107,17 +107,17 @@ size_t CpuBackend::scratch_bytes(const StepShape& s) const {
 void CpuBackend::multiply(const Product& p) {
     const int64_t threads = thread_count();
     if (p.a_depth == 1 && p.b_depth == 1 && p.M <= kernels_.few_rows) {
-        parallel_ranges(p.N, std::max<int64_t>(16, ceil_div(p.N, 4 * threads)), [&](int64_t begin, int64_t end) {
-            kernels_.product_few_rows(p, begin, end);
-        });
+        parallel_ranges(p.N, std::max<int64_t>(16, ceil_div(p.N, 4 * threads)),
+                        [&](int64_t begin, int64_t end) { kernels_.product_few_rows(p, begin, end); });
         return;
     }
-    const int64_t wanted = threads == 1 ? 1 : 4 * threads;
+    const int64_t wanted = threads == 1 ? 1 : 3 * threads;
     const int64_t smallest_rows = 16 * kernels_.row_tile, smallest_columns = 2 * kernels_.column_tile;
     int64_t columns = std::min(kernels_.column_block, ceil_div(p.N, kernels_.column_tile) * kernels_.column_tile);
     int64_t rows = ceil_div(p.M, kernels_.row_tile) * kernels_.row_tile;
     const auto tasks = [&] { return ceil_div(p.M, rows) * ceil_div(p.N, columns); };
-    while (tasks() < wanted && rows > 2 * smallest_rows) rows = ceil_div(rows / 2, kernels_.row_tile) * kernels_.row_tile;
+    while (tasks() < wanted && rows > 4 * smallest_rows)
+        rows = ceil_div(rows / 2, kernels_.row_tile) * kernels_.row_tile;
     while (tasks() < wanted && columns > smallest_columns)
         columns = std::max(smallest_columns, ceil_div(columns / 2, kernels_.column_tile) * kernels_.column_tile);
     while (tasks() < wanted && rows > smallest_rows) rows = ceil_div(rows / 2, kernels_.row_tile) * kernels_.row_tile;
@@ -134,17 +134,20 @@ namespace {
 
 // out[N, rows] = x[N, columns] weight^T
 Product forward_product(float* out, const float* x, const Weight& w, const float* bias, int64_t N, Epilogue epilogue) {
-    return {x, w.columns, 1, w.master, 1, w.columns, out, w.rows, N, w.rows, w.columns, epilogue, bias, nullptr, nullptr};
+    return {x, w.columns, 1,         w.master, 1,    w.columns, out,    w.rows,
+            N, w.rows,    w.columns, epilogue, bias, nullptr,   nullptr};
 }
 
 // dx[N, columns] = dout[N, rows] weight
 Product input_product(float* dx, const float* dout, const Weight& w, int64_t N, Epilogue epilogue) {
-    return {dout, w.rows, 1, w.master, w.columns, 1, dx, w.columns, N, w.columns, w.rows, epilogue, nullptr, nullptr, nullptr};
+    return {dout, w.rows,    1,      w.master, w.columns, 1,       dx,     w.columns,
+            N,    w.columns, w.rows, epilogue, nullptr,   nullptr, nullptr};
 }
 
 // dweight[rows, columns] += dout^T x
 Product weight_product(float* dweight, const float* dout, const float* x, int64_t N, int64_t rows, int64_t columns) {
-    return {dout, 1, rows, x, columns, 1, dweight, columns, rows, columns, N, Epilogue::accumulate, nullptr, nullptr, nullptr};
+    return {dout,    1,       rows,   x, columns, 1, dweight, columns, rows, columns, N, Epilogue::accumulate,
+            nullptr, nullptr, nullptr};
 }
 
 }  // namespace
@@ -302,8 +305,7 @@ void CpuBackend::global_norm(float* result, const float* x, int64_t count) {
 void CpuBackend::adamw(float* parameters, float* gradients, float* m, float* v, const float* norm,
                        const std::vector<ParameterRange>& ranges, const AdamW& options) {
     if (!std::isfinite(*norm)) {
-        for (const ParameterRange& range : ranges)
-            zero(gradients + range.begin, floats_bytes(range.end - range.begin));
+        for (const ParameterRange& range : ranges) zero(gradients + range.begin, floats_bytes(range.end - range.begin));
         return;
     }
     const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), static_cast<double>(options.step));

@@ -45,7 +45,8 @@ const Kernels& choose() {
     for (const Choice& choice : tables) {
         if (std::string(wanted) == choice.table->isa) {
             if (choice.runs_here) return *choice.table;
-            throw Error(MG_ERROR_DEVICE, format("MICROGPT_ISA is %s, but this CPU has only: %s", wanted, available_isas()));
+            throw Error(MG_ERROR_DEVICE,
+                        format("MICROGPT_ISA is %s, but this CPU has only: %s", wanted, available_isas()));
         }
         built += built.empty() ? "" : " ";
         built += choice.table->isa;

@@ -33,19 +33,19 @@ struct Product {
 };
 
 struct AdamWStep {
-    float keep;             // 1 - learning_rate * weight_decay
+    float keep;  // 1 - learning_rate * weight_decay
     float beta1, beta2;
     float step_size;        // learning_rate / (1 - beta1^step)
     float root_correction;  // 1 / sqrt(1 - beta2^step)
     float epsilon;
-    float gradient_scale;   // of clipping
+    float gradient_scale;  // of clipping
 };
 
 struct Kernels {
     const char* isa;
-    int64_t row_tile, column_tile;      // granularity of the product's tasks
-    int64_t column_block;               // most columns of one task
-    size_t product_scratch_bytes;       // per thread
+    int64_t row_tile, column_tile;  // granularity of the product's tasks
+    int64_t column_block;           // most columns of one task
+    size_t product_scratch_bytes;   // per thread
 
     // The part of a product in rows [row_begin, row_end) and columns [column_begin, column_end); begins are
     // multiples of the tiles, and at most column_block columns.
@@ -73,11 +73,11 @@ struct Kernels {
     void (*attention_forward)(float* out, float* log_sums, const float* qkv, int64_t T, int64_t C, int64_t NH,
                               int64_t sequence, int64_t head, void* scratch);
     void (*attention_backward)(float* dqkv, const float* dout, const float* qkv, const float* out,
-                               const float* log_sums, int64_t T, int64_t C, int64_t NH, int64_t sequence,
-                               int64_t head, void* scratch);
+                               const float* log_sums, int64_t T, int64_t C, int64_t NH, int64_t sequence, int64_t head,
+                               void* scratch);
     // One query of one head against keys and values [length, head_dim]; scores has room for length.
-    void (*cached_attention)(float* out, const float* keys, const float* values, const float* query,
-                             int64_t length, int64_t head_dim, float* scores);
+    void (*cached_attention)(float* out, const float* keys, const float* values, const float* query, int64_t length,
+                             int64_t head_dim, float* scores);
 
     // losses of rows of logits[V]; where scale is not 0 the logits become the gradient of scale * loss
     void (*loss_rows)(float* losses, float* logits, const int32_t* targets, float scale, int64_t row_begin,

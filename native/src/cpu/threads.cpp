@@ -55,7 +55,8 @@ class Pool {
             function_ = function;
             closure_ = closure;
             count_ = count;
-            helpers_ = threads - 1 < static_cast<int>(workers_.size()) ? threads - 1 : static_cast<int>(workers_.size());
+            helpers_ =
+                threads - 1 < static_cast<int>(workers_.size()) ? threads - 1 : static_cast<int>(workers_.size());
             next_.store(0, std::memory_order_relaxed);
             busy_.store(helpers_, std::memory_order_relaxed);
             generation_.fetch_add(1, std::memory_order_release);

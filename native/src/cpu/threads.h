@@ -19,7 +19,8 @@ void run_tasks(int threads, int64_t count, TaskFunction function, void* closure)
 template <typename Body>
 void parallel_for(int threads, int64_t count, const Body& body) {
     run_tasks(
-        threads, count, [](void* closure, int64_t task, int worker) { (*static_cast<const Body*>(closure))(task, worker); },
+        threads, count,
+        [](void* closure, int64_t task, int worker) { (*static_cast<const Body*>(closure))(task, worker); },
         const_cast<Body*>(&body));
 }
 

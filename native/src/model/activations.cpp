@@ -54,7 +54,8 @@ ActivationBytes activation_bytes(const Backend& backend, const Config& config, i
     return {kept, arena.used() - kept};
 }
 
-Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T, Keep keep) {
+Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T,
+                                Keep keep) {
     const ActivationBytes bytes = activation_bytes(backend, config, B, T, keep);
     memory.reserve(bytes.kept + bytes.workspace);
     Arena arena(memory.get());

@@ -19,40 +19,41 @@ struct NormStatistics {
 };
 
 struct BlockActivations {
-    float* x;                   // [N, C] the residual stream before the block
+    float* x;  // [N, C] the residual stream before the block
     NormStatistics ln_1;
-    Element* qkv;               // [N, 3C]
-    void* attention_saved;      // attention_saved_bytes
-    Element* attention;         // [N, C]
-    float* x_middle;            // [N, C] the residual stream between the sublayers
+    Element* qkv;           // [N, 3C]
+    void* attention_saved;  // attention_saved_bytes
+    Element* attention;     // [N, C]
+    float* x_middle;        // [N, C] the residual stream between the sublayers
     NormStatistics ln_2;
-    Element* hidden;            // [N, 4C] the MLP before GELU
+    Element* hidden;  // [N, 4C] the MLP before GELU
 };
 
 struct Activations {
-    int32_t *tokens, *targets;  // [N]
+    int32_t *tokens, *targets;             // [N]
     std::vector<BlockActivations> blocks;  // one set that all share where nothing is kept
-    float* x;                   // [N, C] the residual stream after the last block
+    float* x;                              // [N, C] the residual stream after the last block
     NormStatistics ln_f;
-    float* losses;              // [N]
-    float* loss;                // [1] their sum
+    float* losses;  // [N]
+    float* loss;    // [1] their sum
 
-    Element* normed;            // [N, C] output of a norm
-    Element* wide;              // [N, 4C] output of GELU; in backward also dqkv [N, 3C]
+    Element* normed;  // [N, C] output of a norm
+    Element* wide;    // [N, 4C] output of GELU; in backward also dqkv [N, 3C]
     // for backward only, else null
-    Element* narrow;            // [N, C] gradient of a norm's output, and of the attention's
-    float* dx;                  // [N, C] gradient of the residual stream
-    Element* dx_elements;       // [N, C] room for dx in the backend's precision, where that isn't float32
+    Element* narrow;       // [N, C] gradient of a norm's output, and of the attention's
+    float* dx;             // [N, C] gradient of the residual stream
+    Element* dx_elements;  // [N, C] room for dx in the backend's precision, where that isn't float32
 };
 
 struct ActivationBytes {
-    size_t kept;       // from forward to backward
+    size_t kept;  // from forward to backward
     size_t workspace;
 };
 
 ActivationBytes activation_bytes(const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep);
 
 // Lays the activations of B x T out in `memory`, which grows as needed.
-Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T, Keep keep);
+Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T,
+                                Keep keep);
 
 }  // namespace mg

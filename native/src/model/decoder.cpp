@@ -8,10 +8,7 @@
 namespace mg {
 
 Decoder::Decoder(Gpt& model, int64_t sequences)
-    : model_(model),
-      history_(static_cast<size_t>(sequences)),
-      cache_(model.backend()),
-      memory_(model.backend()) {
+    : model_(model), history_(static_cast<size_t>(sequences)), cache_(model.backend()), memory_(model.backend()) {
     const Config& c = model.config();
     layer_cache_bytes_ = (model.backend().cache_bytes(sequences, c.block_size, c.n_embd) + 63) / 64 * 64;
     cache_.reserve(layer_cache_bytes_ * static_cast<size_t>(c.n_layer));
@@ -87,7 +84,8 @@ Decoder::Buffers Decoder::lay_out(void* memory, int64_t rows, size_t* bytes) con
 }
 
 void Decoder::forward(const Rows& rows, float* logits) {
-    const int64_t N = static_cast<int64_t>(rows.tokens.size()), C = model_.config().n_embd, V = model_.config().vocab_size;
+    const int64_t N = static_cast<int64_t>(rows.tokens.size()), C = model_.config().n_embd,
+                  V = model_.config().vocab_size;
     Backend& backend = model_.backend();
     size_t bytes;
     lay_out(nullptr, N, &bytes);
@@ -113,7 +111,8 @@ void Decoder::forward(const Rows& rows, float* logits) {
     }
     backend.head_forward(b.logits, b.normed, model_.parameters().weight(model_.parameters().table().wte), count);
     for (int64_t i = 0; i < count; ++i)
-        backend.copy_out(logits + fed[static_cast<size_t>(i)] * V, b.logits + i * V, static_cast<size_t>(V) * sizeof(float));
+        backend.copy_out(logits + fed[static_cast<size_t>(i)] * V, b.logits + i * V,
+                         static_cast<size_t>(V) * sizeof(float));
 }
 
 // The forward list of gpt.cpp for single rows: attention looks into the cache.
@@ -133,14 +132,16 @@ void Decoder::trunk(const Buffers& b, int64_t N) {
                                         p.value(t.attn_proj.bias), N);
         norm(b.normed, b, b.x_middle, t.ln_2, N);
         backend.linear_gelu_forward(b.hidden, b.wide, b.normed, p.weight(t.c_fc.weight), p.value(t.c_fc.bias), N);
-        backend.linear_residual_forward(b.x, b.x_middle, b.wide, p.weight(t.mlp_proj.weight), p.value(t.mlp_proj.bias), N);
+        backend.linear_residual_forward(b.x, b.x_middle, b.wide, p.weight(t.mlp_proj.weight), p.value(t.mlp_proj.bias),
+                                        N);
         cache += layer_cache_bytes_;
     }
 }
 
 void Decoder::norm(Element* out, const Buffers& b, const float* x, const Pair& t, int64_t N) {
     Parameters& p = model_.parameters();
-    model_.backend().norm_forward(out, b.mean, b.rstd, x, p.value(t.weight), p.value(t.bias), N, model_.config().n_embd);
+    model_.backend().norm_forward(out, b.mean, b.rstd, x, p.value(t.weight), p.value(t.bias), N,
+                                  model_.config().n_embd);
 }
 
 }  // namespace mg

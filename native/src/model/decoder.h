@@ -21,7 +21,9 @@ class Decoder {
     void feed(const int32_t* tokens, const int32_t* counts, float* logits);
 
     int64_t sequences() const { return static_cast<int64_t>(history_.size()); }
-    int64_t length(int64_t sequence) const { return static_cast<int64_t>(history_[static_cast<size_t>(sequence)].size()); }
+    int64_t length(int64_t sequence) const {
+        return static_cast<int64_t>(history_[static_cast<size_t>(sequence)].size());
+    }
 
    private:
     // New tokens of several sequences as rows: which sequence and position each is, and the last row of each sequence.

@@ -22,8 +22,8 @@ void Gpt::trunk_forward(const int32_t* tokens) {
     const TensorTable& t = parameters_.table();
     const int64_t N = B_ * T_, C = config_.n_embd;
     backend_->copy_in(a_.tokens, tokens, static_cast<size_t>(N) * sizeof(int32_t));
-    backend_->embedding_forward(a_.blocks[0].x, a_.tokens, nullptr, parameters_.value(t.wte), parameters_.value(t.wpe), N,
-                                T_, C);
+    backend_->embedding_forward(a_.blocks[0].x, a_.tokens, nullptr, parameters_.value(t.wte), parameters_.value(t.wpe),
+                                N, T_, C);
     for (size_t i = 0; i < t.blocks.size(); ++i)
         block_forward(t.blocks[i], a_.blocks[i], i + 1 < t.blocks.size() ? a_.blocks[i + 1].x : a_.x);
     norm(a_.normed, a_.ln_f, a_.x, t.ln_f);
@@ -39,8 +39,8 @@ void Gpt::block_forward(const BlockTensors& t, const BlockActivations& a, float*
                                       p.value(t.attn_proj.bias), N);
     norm(a_.normed, a.ln_2, a.x_middle, t.ln_2);
     backend_->linear_gelu_forward(a.hidden, a_.wide, a_.normed, p.weight(t.c_fc.weight), p.value(t.c_fc.bias), N);
-    backend_->linear_residual_forward(x_next, a.x_middle, a_.wide, p.weight(t.mlp_proj.weight), p.value(t.mlp_proj.bias),
-                                      N);
+    backend_->linear_residual_forward(x_next, a.x_middle, a_.wide, p.weight(t.mlp_proj.weight),
+                                      p.value(t.mlp_proj.bias), N);
 }
 
 // ---- backward: the same list, mirrored.  a_.dx holds the gradient of the residual stream from the end to the start.
@@ -61,7 +61,8 @@ void Gpt::block_backward(const BlockTensors& t, const BlockActivations& a) {
     // MLP: x_next = x_middle + c_proj(gelu(c_fc(ln_2(x_middle)))).  dhidden replaces hidden.
     const Element* dout = backend_->as_elements(a_.dx_elements, a_.dx, N * C);
     backend_->linear_gelu_backward_input(a.hidden, a_.wide, dout, a.hidden, p.weight(t.mlp_proj.weight), N);
-    backend_->linear_backward_weight(p.gradient(t.mlp_proj.weight), p.gradient(t.mlp_proj.bias), dout, a_.wide, N, C, M);
+    backend_->linear_backward_weight(p.gradient(t.mlp_proj.weight), p.gradient(t.mlp_proj.bias), dout, a_.wide, N, C,
+                                     M);
     norm(a_.normed, a.ln_2, a.x_middle, t.ln_2);
     backend_->linear_backward_weight(p.gradient(t.c_fc.weight), p.gradient(t.c_fc.bias), a.hidden, a_.normed, N, M, C);
     backend_->linear_backward_input(a_.narrow, a.hidden, p.weight(t.c_fc.weight), N);
@@ -70,12 +71,13 @@ void Gpt::block_backward(const BlockTensors& t, const BlockActivations& a) {
     // Attention: x_middle = x + c_proj(attention(c_attn(ln_1(x)))).
     Element* dqkv = a_.wide;
     dout = backend_->as_elements(a_.dx_elements, a_.dx, N * C);
-    backend_->linear_backward_weight(p.gradient(t.attn_proj.weight), p.gradient(t.attn_proj.bias), dout, a.attention, N, C,
-                                     C);
+    backend_->linear_backward_weight(p.gradient(t.attn_proj.weight), p.gradient(t.attn_proj.bias), dout, a.attention, N,
+                                     C, C);
     backend_->linear_backward_input(a_.narrow, dout, p.weight(t.attn_proj.weight), N);
     backend_->attention_backward(dqkv, a_.narrow, a.qkv, a.attention, a.attention_saved, B_, T_, C, config_.n_head);
     norm(a_.normed, a.ln_1, a.x, t.ln_1);
-    backend_->linear_backward_weight(p.gradient(t.c_attn.weight), p.gradient(t.c_attn.bias), dqkv, a_.normed, N, 3 * C, C);
+    backend_->linear_backward_weight(p.gradient(t.c_attn.weight), p.gradient(t.c_attn.bias), dqkv, a_.normed, N, 3 * C,
+                                     C);
     backend_->linear_backward_input(a_.narrow, dqkv, p.weight(t.c_attn.weight), N);
     norm_backward(a_.narrow, a.ln_1, a.x, t.ln_1);
 }
@@ -86,8 +88,8 @@ void Gpt::norm(Element* out, const NormStatistics& s, const float* x, const Pair
 }
 
 void Gpt::norm_backward(const Element* dout, const NormStatistics& s, const float* x, const Pair& t) {
-    backend_->norm_backward(a_.dx, parameters_.gradient(t.weight), parameters_.gradient(t.bias), dout, x, s.mean, s.rstd,
-                            parameters_.value(t.weight), B_ * T_, config_.n_embd);
+    backend_->norm_backward(a_.dx, parameters_.gradient(t.weight), parameters_.gradient(t.bias), dout, x, s.mean,
+                            s.rstd, parameters_.value(t.weight), B_ * T_, config_.n_embd);
 }
 
 // ---- head and loss: forward alone computes losses; with backward to follow at once, losses and gradient in one pass
@@ -95,8 +97,8 @@ void Gpt::norm_backward(const Element* dout, const NormStatistics& s, const floa
 void Gpt::head_backward(float loss_scale) {
     const TensorTable& t = parameters_.table();
     const float scale = loss_scale / static_cast<float>(counted_targets_);
-    backend_->head_loss_backward(a_.losses, a_.narrow, parameters_.gradient(t.wte), a_.normed, parameters_.weight(t.wte),
-                                 a_.targets, scale, B_ * T_);
+    backend_->head_loss_backward(a_.losses, a_.narrow, parameters_.gradient(t.wte), a_.normed,
+                                 parameters_.weight(t.wte), a_.targets, scale, B_ * T_);
 }
 
 float Gpt::mean_loss() {
@@ -121,7 +123,8 @@ float Gpt::forward(const int32_t* tokens, const int32_t* targets, int64_t B, int
 }
 
 void Gpt::backward(float loss_scale) {
-    check_state(ready_for_backward_, "backward: there is no forward to go back through; call forward first, once for each backward");
+    check_state(ready_for_backward_,
+                "backward: there is no forward to go back through; call forward first, once for each backward");
     ready_for_backward_ = false;
     head_backward(loss_scale);
     trunk_backward();

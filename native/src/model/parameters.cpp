@@ -37,7 +37,8 @@ void Parameters::initialise(uint64_t seed) {
             const int64_t count = std::min(kInitialiseAtOnce, tensor.size() - begin);
             numbers.assign(static_cast<size_t>(count), tensor.init == Init::ones ? 1.0f : 0.0f);
             if (tensor.init == Init::normal) fill_normal(numbers.data(), begin, count, tensor.std, seed, stream);
-            backend_.copy_in(values() + tensor.offset + begin, numbers.data(), static_cast<size_t>(count) * sizeof(float));
+            backend_.copy_in(values() + tensor.offset + begin, numbers.data(),
+                             static_cast<size_t>(count) * sizeof(float));
         }
     }
     for (Buffer* buffer : {&gradients_, &moment_1_, &moment_2_})
@@ -52,7 +53,8 @@ void Parameters::prepare() {
 
 Weight Parameters::weight(int tensor) {
     const Tensor& t = table_[tensor];
-    void* prepared = prepared_.empty() ? nullptr : prepared_.as<char>() + prepared_offsets_[static_cast<size_t>(tensor)];
+    void* prepared =
+        prepared_.empty() ? nullptr : prepared_.as<char>() + prepared_offsets_[static_cast<size_t>(tensor)];
     return {value(tensor), prepared, t.rows, t.columns};
 }
 

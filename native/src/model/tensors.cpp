@@ -5,7 +5,7 @@
 namespace mg {
 namespace {
 
-constexpr float kStd = 0.02f;            // GPT-2's initialisation
+constexpr float kStd = 0.02f;             // GPT-2's initialisation
 constexpr int64_t kAlignmentFloats = 16;  // every tensor starts on a 64-byte line
 
 }  // namespace

@@ -14,12 +14,12 @@ namespace mg {
 enum class Init { zeros, ones, normal };
 
 struct Tensor {
-    std::string name;   // GPT-2's
-    int64_t rows;       // [rows, columns], or [rows] where columns is 0
+    std::string name;  // GPT-2's
+    int64_t rows;      // [rows, columns], or [rows] where columns is 0
     int64_t columns;
     Init init;
-    float std;          // of Init::normal
-    int64_t offset;     // in floats from the start of each kind of memory
+    float std;       // of Init::normal
+    int64_t offset;  // in floats from the start of each kind of memory
 
     bool is_matrix() const { return columns > 0; }
     bool decays() const { return is_matrix(); }
@@ -42,8 +42,8 @@ class TensorTable {
 
     const std::vector<Tensor>& tensors() const { return tensors_; }
     const Tensor& operator[](int index) const { return tensors_[static_cast<size_t>(index)]; }
-    int64_t memory_floats() const { return memory_floats_; }        // of one kind of memory, padding included
-    int64_t parameter_count() const { return parameter_count_; }    // without padding
+    int64_t memory_floats() const { return memory_floats_; }      // of one kind of memory, padding included
+    int64_t parameter_count() const { return parameter_count_; }  // without padding
     const std::vector<ParameterRange>& ranges() const { return ranges_; }
 
     int wte, wpe;

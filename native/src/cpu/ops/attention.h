@@ -178,8 +178,8 @@ inline void attention_backward(float* dqkv, const float* dout, const float* qkv,
             const bool begun = first > first_block;
             multiply_panels(p, kKeyBlock, h.q + first * h.stride, h.stride, 1, keys + block * h.head_dim,
                             h.head_dim * kTileColumns, queries, kKeyBlock, h.head_dim, false);
-            multiply_panels(ds, kKeyBlock, d + first * C, C, 1, values + block * h.head_dim,
-                            h.head_dim * kTileColumns, queries, kKeyBlock, h.head_dim, false);
+            multiply_panels(ds, kKeyBlock, d + first * C, C, 1, values + block * h.head_dim, h.head_dim * kTileColumns,
+                            queries, kKeyBlock, h.head_dim, false);
             for (int64_t i = 0; i < queries; ++i) {
                 float* row = p + i * kKeyBlock;
                 row_of_probabilities(row, h.scale, L[first + i], smaller(first + i + 1 - block, kKeyBlock));
@@ -191,8 +191,8 @@ inline void attention_backward(float* dqkv, const float* dout, const float* qkv,
                             h.padded_dim, queries, begun);
             multiply_panels(dk, h.padded_dim, ds, 1, kKeyBlock, wide_queries + first * kTileColumns, wide, kKeyBlock,
                             h.padded_dim, queries, begun);
-            multiply_panels(dq + first * h.padded_dim, h.padded_dim, ds, kKeyBlock, 1,
-                            wide_keys + block * kTileColumns, wide, queries, h.padded_dim, kKeyBlock, true);
+            multiply_panels(dq + first * h.padded_dim, h.padded_dim, ds, kKeyBlock, 1, wide_keys + block * kTileColumns,
+                            wide, queries, h.padded_dim, kKeyBlock, true);
         }
         const int64_t rows = smaller(T - block, kKeyBlock);
         write_rows(to + C + block * h.stride, h.stride, dk, h, rows);
@@ -202,8 +202,8 @@ inline void attention_backward(float* dqkv, const float* dout, const float* qkv,
 }
 
 // Decoding: one query against `length` cached keys and values [length, head_dim].
-inline void cached_attention(float* out, const float* keys, const float* values, const float* query,
-                             int64_t length, int64_t head_dim, float* scores) {
+inline void cached_attention(float* out, const float* keys, const float* values, const float* query, int64_t length,
+                             int64_t head_dim, float* scores) {
     const float scale = 1.0f / sqrtf(static_cast<float>(head_dim));
     float most = -INFINITY;
     for (int64_t j = 0; j < length; ++j) {

@@ -17,8 +17,8 @@ inline void embedding_forward(float* out, const int32_t* tokens, const int32_t* 
 }
 
 // A task owns columns, not rows: two rows with the same token never meet in two threads, and each sum has one order.
-inline void embedding_backward(float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t N,
-                               int64_t T, int64_t C, int64_t column_begin, int64_t column_end) {
+inline void embedding_backward(float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t N, int64_t T,
+                               int64_t C, int64_t column_begin, int64_t column_end) {
     for (int64_t row = 0; row < N; ++row) {
         float* token = dwte + tokens[row] * C;
         float* position = dwpe + row % T * C;

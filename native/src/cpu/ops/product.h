@@ -12,51 +12,68 @@ namespace {
 using mg::cpu::Epilogue;
 using mg::cpu::Product;
 
+// A panel of B, kDepthBlock x kTileColumns, stays in the first-level cache while it meets a block of A from the second.
 constexpr int64_t kDepthBlock = 256;
 constexpr int64_t kRowBlock = 16 * kTileRows;
-constexpr int64_t kColumnBlock = 192;
+constexpr int64_t kColumnBlock = 512;
 constexpr int64_t kFewRows = 4;
 
+constexpr int64_t kPackedRow = kDepthBlock + 8;
 constexpr int64_t kPackedB = kDepthBlock * kColumnBlock;
-constexpr int64_t kPackedA = kDepthBlock * kRowBlock;
+constexpr int64_t kPackedA = kPackedRow * kRowBlock;
 constexpr size_t kProductScratchBytes = (kPackedB + kPackedA + kTileRows * kTileColumns) * sizeof(float);
 
-// Turns a tile of finished sums into C (and the second output); sums may lie in either.
+// Turns n <= kWidth finished sums into C (and the second output); `at` is their place in both.
+inline void finish_vector(const Product& p, Vector sum, int64_t at, int64_t column, int64_t n) {
+    if (p.bias != nullptr) sum = sum + load_some(p.bias + column, n);
+    if (p.epilogue == Epilogue::bias_gelu) {
+        store_some(p.second + at, sum, n);
+        sum = gelu(sum);
+    } else if (p.epilogue == Epilogue::gelu_backward) {
+        const Vector hidden = load_some(p.other + at, n);
+        const Gate gate = gelu_gate(hidden);
+        sum = sum * gelu_derivative(hidden, gate);
+        store_some(p.second + at, hidden * gate.open, n);
+    }
+    store_some(p.c + at, sum, n);
+}
+
+// The same for a tile; the sums may lie in either output.
 inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, int64_t row, int64_t column,
                         int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; ++i) {
         const int64_t at = (row + i) * p.c_row + column;
-        for_vectors(columns, [&](int64_t j, int64_t n) {
-            Vector sum = load_some(sums + i * sums_row + j, n);
-            if (p.bias != nullptr) sum = sum + load_some(p.bias + column + j, n);
-            if (p.epilogue == Epilogue::bias_gelu) {
-                store_some(p.second + at + j, sum, n);
-                sum = gelu(sum);
-            } else if (p.epilogue == Epilogue::gelu_backward) {
-                const Vector hidden = load_some(p.other + at + j, n);
-                const Gate gate = gelu_gate(hidden);
-                sum = sum * gelu_derivative(hidden, gate);
-                store_some(p.second + at + j, hidden * gate.open, n);
-            }
-            store_some(p.c + at + j, sum, n);
-        });
+        if (columns == kTileColumns) {
+            const Vector left = load(sums + i * sums_row), right = load(sums + i * sums_row + kWidth);
+            finish_vector(p, left, at, column, kWidth);
+            finish_vector(p, right, at + kWidth, column + kWidth, kWidth);
+        } else {
+            for_vectors(columns, [&](int64_t j, int64_t n) {
+                finish_vector(p, load_some(sums + i * sums_row + j, n), at + j, column + j, n);
+            });
+        }
     }
 }
 
 inline void copy_tile(float* out, int64_t out_row, const float* x, int64_t x_row, int64_t rows, int64_t columns) {
-    for (int64_t i = 0; i < rows; ++i) memcpy(out + i * out_row, x + i * x_row, static_cast<size_t>(columns) * sizeof(float));
+    for (int64_t i = 0; i < rows; ++i)
+        memcpy(out + i * out_row, x + i * x_row, static_cast<size_t>(columns) * sizeof(float));
 }
 
-// A(row, depth) with a_row = 1 -> out[row tile][depth][kTileRows]; rows past the end are not read by the tile.
-inline void pack_rows(float* out, const float* a, int64_t a_depth, int64_t depth, int64_t rows) {
-    for (int64_t row = 0; row < rows; row += kTileRows, out += depth * kTileRows) {
-        const int64_t present = rows - row < kTileRows ? rows - row : kTileRows;
-        if (present == kTileRows)
-            for (int64_t k = 0; k < depth; ++k)
-                memcpy(out + k * kTileRows, a + k * a_depth + row, kTileRows * sizeof(float));
-        else
-            for (int64_t k = 0; k < depth; ++k)
-                memcpy(out + k * kTileRows, a + k * a_depth + row, static_cast<size_t>(present) * sizeof(float));
+// Rows of A with depth contiguous -> out[row][kPackedRow].  The tile reads a column of kTileRows numbers at a time: at the
+// strides of a model's matrices they would lie in one bank of the cache and wait for each other.
+inline void pack_rows(float* out, const float* a, int64_t a_row, int64_t depth, int64_t rows) {
+    copy_tile(out, kPackedRow, a, a_row, rows, depth);
+}
+
+// Rows of A with the rows contiguous -> out[row tile][depth][kTileRows]; rows past the end are not read by the tile.
+inline void pack_transposed_rows(float* out, const float* a, int64_t a_depth, int64_t depth, int64_t rows) {
+    const int64_t whole = rows / kTileRows * kTileRows;
+    for (int64_t k = 0; k < depth; ++k, a += a_depth) {
+        float* to = out + k * kTileRows;
+        for (int64_t row = 0; row < whole; row += kTileRows, to += depth * kTileRows)
+            memcpy(to, a + row, kTileRows * sizeof(float));
+        memcpy(to, a + whole, static_cast<size_t>(rows - whole) * sizeof(float));
     }
 }
 
@@ -67,7 +84,8 @@ inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_
     float* edge = packed_a + kPackedA;  // a tile that C has no room for
     const int64_t columns = column_end - column_begin;
     const bool transposed = p.a_depth != 1;
-    const bool finishes = p.bias != nullptr || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward;
+    const bool finishes =
+        p.bias != nullptr || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward;
     // Sums of the depth so far wait in an output that is not an input at the same time.
     float* partial_sums = p.epilogue == Epilogue::gelu_backward ? p.second : p.c;
     const float* start = p.epilogue == Epilogue::accumulate      ? p.c
@@ -80,7 +98,10 @@ inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_
         pack_panels(packed_b, p.b + k * p.b_depth + column_begin * p.b_column, p.b_depth, p.b_column, depth, columns);
         for (int64_t block = row_begin; block < row_end; block += kRowBlock) {
             const int64_t block_rows = row_end - block < kRowBlock ? row_end - block : kRowBlock;
-            if (transposed) pack_rows(packed_a, p.a + block + k * p.a_depth, p.a_depth, depth, block_rows);
+            if (transposed)
+                pack_transposed_rows(packed_a, p.a + block + k * p.a_depth, p.a_depth, depth, block_rows);
+            else
+                pack_rows(packed_a, p.a + block * p.a_row + k, p.a_row, depth, block_rows);
             for (int64_t column = 0; column < columns; column += kTileColumns) {
                 const int64_t present = columns - column < kTileColumns ? columns - column : kTileColumns;
                 const bool whole = present == kTileColumns;
@@ -92,10 +113,10 @@ inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_
                     if (before != nullptr && before + at != sums)
                         copy_tile(sums, sums_row, before + at, p.c_row, rows, present);
                     if (transposed)
-                        tile(rows, sums, sums_row, packed_a + row * depth, 1, kTileRows, packed_b + column * depth, depth,
-                             before != nullptr);
+                        tile(rows, sums, sums_row, packed_a + row * depth, 1, kTileRows, packed_b + column * depth,
+                             depth, before != nullptr);
                     else
-                        tile(rows, sums, sums_row, p.a + (block + row) * p.a_row + k, p.a_row, 1,
+                        tile(rows, sums, sums_row, packed_a + row * kPackedRow, kPackedRow, 1,
                              packed_b + column * depth, depth, before != nullptr);
                     if (last && finishes)
                         finish_tile(p, sums, sums_row, block + row, column_begin + column, rows, present);

@@ -48,8 +48,8 @@ inline void tile_rows_or_fewer(int64_t rows, float* c, int64_t c_row, const floa
 }
 
 // rows <= kTileRows.  The two layouts of a get code of their own, because a stride of 1 is an address for free.
-inline void tile(int64_t rows, float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_depth,
-                 const float* b, int64_t depth, bool accumulate) {
+inline void tile(int64_t rows, float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_depth, const float* b,
+                 int64_t depth, bool accumulate) {
     if (a_depth == 1)
         tile_rows_or_fewer<kTileRows>(rows, c, c_row, a, a_row, 1, b, depth, accumulate);
     else
@@ -57,8 +57,7 @@ inline void tile(int64_t rows, float* c, int64_t c_row, const float* a, int64_t 
 }
 
 // Packs columns [0, columns) of b(depth, column) into panels of kTileColumns: out[panel][depth][kTileColumns], missing columns 0.
-inline void pack_panels(float* out, const float* b, int64_t b_depth, int64_t b_column, int64_t depth,
-                        int64_t columns) {
+inline void pack_panels(float* out, const float* b, int64_t b_depth, int64_t b_column, int64_t depth, int64_t columns) {
     for (int64_t column = 0; column < columns; column += kTileColumns, out += depth * kTileColumns) {
         const int64_t present = columns - column < kTileColumns ? columns - column : kTileColumns;
         const float* source = b + column * b_column;
