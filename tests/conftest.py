@@ -1,0 +1,77 @@
+"""What all tests share: texts to learn from, and a table of measured errors at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+# Before NumPy loads: its products are small here, and two libraries' threads would fight for the
+# cores. Not OMP_NUM_THREADS, which the engine obeys too.
+for _variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def _shared_text(name: str) -> Path:
+    path = REPOSITORY.parent / "shared" / "data" / name
+    if not path.is_file():
+        pytest.skip(f"no {name} in ../shared/data beside the repository")
+    return path
+
+
+@pytest.fixture(scope="session")
+def shakespeare() -> Path:
+    """Tiny Shakespeare, 1.1 MB of plays, or a skip where the machine doesn't have it."""
+    return _shared_text("tinyshakespeare.txt")
+
+
+@pytest.fixture(scope="session")
+def names() -> Path:
+    """32,000 given names, one a line, or a skip where the machine doesn't have them."""
+    return _shared_text("names.txt")
+
+
+# ---- the table of errors: what compare.assert_close measured, the worst of each kind of tensor
+
+
+def _table_row(test: str, name: str) -> tuple[str, str]:
+    """Which row of the table a comparison belongs to."""
+    file = test.split("::")[0].removeprefix("tests/").removesuffix(".py").replace("test_", "")
+    if file.startswith("reference"):
+        return "reference", file.removeprefix("reference_") + ", analytic"
+    # "h.2.ln_1.bias, moved" is one of many tensors that moved; a gradient keeps its tensor's name.
+    name = name.split(", ")[-1]
+    name = re.sub(r"\bh\.\d+\.", "h.*.", name)
+    name = re.sub(r" (of step )?\d+$", r"", name)
+    return file.removeprefix("ops/"), name
+
+
+def _table_lines() -> list[str]:
+    """Two rows of the table a line, so that all of it fits a screen."""
+    from reference.compare import MEASURED
+
+    worst: dict[tuple[str, str], tuple[float, float, float]] = {}
+    for one in MEASURED:
+        used = one.measured / one.tolerance if one.tolerance else float(one.measured > 0)
+        row = _table_row(one.test, one.name)
+        worst[row] = max(worst.get(row, (-1.0, 0.0, 0.0)), (used, one.measured, one.tolerance))
+    cells = [
+        f"{file[:16]:16} {name[:22]:22} {measured:8.1e} /{tolerance:6.0e} {100 * used:3.0f}%"
+        for (file, name), (used, measured, tolerance) in sorted(worst.items())
+    ]
+    half = -(-len(cells) // 2)
+    return ["   ".join(pair) for pair in zip_longest(cells[:half], cells[half:], fillvalue="")]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = _table_lines()
+    if not lines:
+        return
+    terminalreporter.section("largest relative errors: measured / tolerance, share of it")
+    for line in lines:
+        terminalreporter.line(line)
