@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from cli_process import ANDREA, TEXT, TINY_RUN, Shell
 
 LATIN = "Der Bär läuft über die Straße.\n" * 100

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 import pytest
-from cli_process import Shell
 from click.testing import CliRunner
 
 import andrea
@@ -21,6 +20,7 @@ from andrea.cli.errors import one_line_errors
 from andrea.config import PRESETS
 from andrea.errors import DataError
 from andrea.tokenizers import TOKENIZER_NAMES
+from cli_process import Shell
 
 TRAIN_OPTIONS = [
     "--out",

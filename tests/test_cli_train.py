@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import ANDREA, TEXT, TINY, TINY_RUN, Shell, listen_to_interrupts
 
 from andrea.runs import RunFolder
+from cli_process import ANDREA, TEXT, TINY, TINY_RUN, Shell, listen_to_interrupts
 
 
 @pytest.fixture(scope="module")
