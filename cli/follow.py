@@ -80,7 +80,12 @@ class Session:
         self.display.activity("taking the first step")
         with self.stop.postponed(self._tell_stop):
             for report in reports:
-                self._show(report)
+                try:
+                    self._show(report)
+                except BaseException:
+                    # A closed pipe, say: what cannot be shown must not cost what was learned.
+                    self.run.save(self.model, self.state)
+                    raise
                 if self.stop.requested and not report.is_last:
                     reports.close()
                     self.run.save(self.model, self.state)

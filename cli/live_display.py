@@ -64,8 +64,8 @@ class _Status:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         now = time.monotonic()
-        # The last column stays free: some terminals wrap when it is written.
-        width = max(options.max_width - 1, 1)
+        # Room for the ^C that a terminal echoes: if it wrapped, the wrong line would be redrawn.
+        width = max(options.max_width - 3, 1)
         ascii_only = not options.encoding.startswith("utf")
         if self.activity:
             turn = _SPINNER[int(now * 8) % len(_SPINNER)]

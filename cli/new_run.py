@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from andrea.data import PreparedData
     from andrea.planning import Choices, Plan
 
+# A step that takes longer is measured once.
+_PROBE_SECONDS = 0.4
+
 _CHOICES = (
     "preset",
     "n_layer",
@@ -139,4 +142,4 @@ def _with_speed(plan: Plan, model: Any, display: Display) -> Plan:
     from andrea.machine import probe
 
     display.activity("measuring the speed of a step")
-    return plan.with_speed(probe(model, plan.train))
+    return plan.with_speed(probe(model, plan.train, seconds=_PROBE_SECONDS))

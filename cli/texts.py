@@ -121,14 +121,14 @@ def prepare_text(
 
     from andrea.data import prepare
 
-    shown = 0.0
+    shown, shown_stage = 0.0, ""
 
     def tell(stage: str, done: int, total: int) -> None:
-        nonlocal shown
+        nonlocal shown, shown_stage
         now = time.monotonic()
-        if now - shown < 0.1:
+        if stage == shown_stage and now - shown < 0.1:
             return
-        shown = now
+        shown, shown_stage = now, stage
         amount = f"{size(done)} of {size(total)}" if total else size(done)
         fraction = min(done / total, 1.0) if total else None
         display.activity(f"{_STAGES.get(stage, stage)}: {amount}", fraction)

@@ -1,7 +1,9 @@
-"""Runs the installed command `andrea` as a user does: a process with its own folder and cache."""
+"""Runs `andrea` as a user does: in a folder and with a cache of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -9,6 +11,10 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
+
+import pytest
+
+from andrea.cli import main
 
 ANDREA = str(Path(sysconfig.get_path("scripts")) / "andrea")
 
@@ -51,13 +57,26 @@ class Shell:
         assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:]
         return done.stdout
 
-    def refuse(self, *arguments: str | Path, **settings: Any) -> str:
-        """Run it, expect one line of error and exit code 1; return the line."""
-        done = self.run(*arguments, **settings)
-        assert done.returncode == 1, (done.returncode, done.stdout[-2000:], done.stderr)
-        assert done.stderr.startswith("andrea: ")
-        assert done.stderr.endswith("\n") and done.stderr.count("\n") == 1, done.stderr
-        return done.stderr
+    def refuse(self, *arguments: str | Path) -> str:
+        """Call it in this process, expect one line of error and exit code 1; return the line."""
+        out, err = io.StringIO(), io.StringIO()
+        before = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with (
+                pytest.MonkeyPatch.context() as patch,
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+                pytest.raises(SystemExit) as ended,
+            ):
+                patch.setenv("XDG_CACHE_HOME", str(self.folder / ".cache"))
+                main.main([str(argument) for argument in arguments], prog_name="andrea")
+        finally:
+            os.chdir(before)
+        line = err.getvalue()
+        assert ended.value.code == 1, (ended.value.code, out.getvalue()[-2000:], line)
+        assert line.startswith("andrea: ") and line.endswith("\n") and line.count("\n") == 1, line
+        return line
 
     def begin(self, *arguments: str | Path, stdout: int | IO[bytes]) -> subprocess.Popen[bytes]:
         """Start it and return the process; Ctrl-C reaches it whatever started the tests."""

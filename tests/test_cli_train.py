@@ -75,7 +75,7 @@ def test_a_file(shell: Shell) -> None:
 
 def test_the_default_folder_is_numbered_when_taken(shell: Shell) -> None:
     shutil.copy(shell.folder / "book.txt", shell.folder / "tale.txt")
-    for name in ("tale", "tale-2", "tale-3"):
+    for name in ("tale", "tale-2"):
         output = shell.succeed("train", "tale.txt", *TINY_RUN, "--steps", "1")
         assert f"andrea sample runs/{name}\n" in output
         assert (shell.folder / "runs" / name / "checkpoint.safetensors").exists()
@@ -184,6 +184,19 @@ def test_a_terminated_run_is_saved_too(shell: Shell, tmp_path: Path) -> None:
     assert (code, error) == (143, "")
     assert "stopped and saved: " in output
     assert read_state(run)["step"] == steps_of(run)[-1] >= 2
+
+
+def test_a_closed_pipe_saves_what_was_learned(shell: Shell, tmp_path: Path) -> None:
+    command = ["train", "book.txt", *SLOW_RUN, "--eval-every", "1", "--out", tmp_path / "closed"]
+    with shell.begin(*command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            if line.startswith(b"step "):
+                break
+        process.stdout.close()
+        assert process.wait(timeout=60) == 1
+        assert process.stderr.read() == b""
+    assert 1 <= read_state(tmp_path / "closed")["step"] < 24
 
 
 def test_a_second_interrupt_exits_at_once(shell: Shell, tmp_path: Path) -> None:
