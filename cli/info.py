@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from andrea.runs import RunFolder
 
 
-@click.command("info", cls=SectionCommand)
+@click.command(
+    "info", cls=SectionCommand, short_help="Show what a model, a run or this machine is."
+)
 @run_or_preset_argument
 @option("--json", "as_json", section="Options", is_flag=True, help="Print JSON for programs.")
 def command(what: str | None, as_json: bool) -> None:

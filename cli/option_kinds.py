@@ -19,7 +19,7 @@ else:
     # Generic in click's types, but not at run time in its older versions.
     _FloatType = _IntType = click.ParamType
 
-SECTIONS = ("Run", "Model", "Training", "Data", "Machine", "Sampling", "Options")
+SECTIONS = ("Run", "Model", "Training", "Data", "Sampling", "Machine", "Options")
 
 
 class Duration(_FloatType):

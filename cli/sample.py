@@ -173,7 +173,9 @@ def _converse(writer: Writer) -> None:
             click.echo(f"andrea: {error}", err=True)
 
 
-@click.command("sample", cls=SectionCommand, epilog=_EPILOG)
+@click.command(
+    "sample", cls=SectionCommand, short_help="Let a trained model write.", epilog=_EPILOG
+)
 @run_argument
 @sampling_options
 @machine_options

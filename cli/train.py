@@ -23,7 +23,9 @@ andrea train --resume runs/book    go on where that run stopped
 """
 
 
-@click.command("train", cls=SectionCommand, epilog=_EPILOG)
+@click.command(
+    "train", cls=SectionCommand, short_help="Train a model on your text.", epilog=_EPILOG
+)
 @text_argument
 @run_options
 @model_options

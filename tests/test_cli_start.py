@@ -18,7 +18,7 @@ import andrea
 from andrea.cli import main
 from andrea.cli.errors import one_line_errors
 from andrea.config import PRESETS
-from andrea.errors import DataError
+from andrea.errors import DataError, RunError
 from andrea.tokenizers import TOKENIZER_NAMES
 from cli_process import Shell
 
@@ -175,7 +175,8 @@ def test_errors_are_one_line(error: Exception, line: str) -> None:
 def test_debug_shows_the_traceback() -> None:
     with pytest.raises(KeyError), one_line_errors(debug=True):
         raise KeyError("key")
-    assert isinstance(invoke("--debug", "info", "nothing").exception, SystemExit)
+    assert isinstance(invoke("--debug", "sample", "nothing").exception, RunError)
+    assert isinstance(invoke("sample", "nothing").exception, SystemExit)
 
 
 def test_info_of_a_preset() -> None:
