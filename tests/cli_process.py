@@ -22,6 +22,10 @@ ANDREA = str(Path(sysconfig.get_path("scripts")) / "andrea")
 TINY = ("--n-layer", "1", "--n-head", "2", "--n-embd", "32", "--block-size", "16")
 TINY_RUN = (*TINY, "--batch-size", "4", "--eval-every", "3")
 
+# Steps of some ten milliseconds: long enough to be interrupted in the middle of the run.
+SLOW = ("--n-layer", "2", "--n-head", "4", "--n-embd", "128", "--block-size", "64")
+SLOW_RUN = (*SLOW, "--batch-size", "8", "--steps", "24", "--eval-every", "12")
+
 TEXT = "The quick brown fox jumps over the lazy dog; the café is closed.\n" * 60
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
-import struct
 import subprocess
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +16,7 @@ from typing import Any
 import pytest
 
 from andrea.runs import RunFolder
-from cli_process import ANDREA, TEXT, TINY, TINY_RUN, Shell, listen_to_interrupts
+from cli_process import ANDREA, SLOW, SLOW_RUN, TEXT, TINY, TINY_RUN, Shell, listen_to_interrupts
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +126,6 @@ def test_a_time_is_kept_and_continued(shell: Shell) -> None:
     output = shell.succeed("train", "--resume", "timed", "--for", "1")
     assert re.fullmatch(r"length: 1.5s -> [\d.]+s", rows(output, "changed")[0])
     assert read_state(shell.folder / "timed")["step"] > first["step"]
-
-
-# Steps of some ten milliseconds: long enough to be interrupted in the middle of the run.
-SLOW = ("--n-layer", "2", "--n-head", "4", "--n-embd", "128", "--block-size", "64")
-SLOW_RUN = (*SLOW, "--batch-size", "8", "--steps", "24", "--eval-every", "12")
 
 
 def interrupt(
@@ -297,53 +287,3 @@ def test_a_changed_text_is_refused_unless_named(shell: Shell) -> None:
     shell.succeed("train", "--resume", "diary", "--steps", "4")
     text.unlink()
     assert "diary.txt: no such file" in shell.refuse("train", "--resume", "diary", "--steps", "5")
-
-
-def run_in_terminal(
-    shell: Shell, arguments: list[Any], columns: int, **environment: str
-) -> tuple[int, str]:
-    """Run it on a terminal of so many columns: exit code and all that was written there."""
-    master, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(
-        [ANDREA, *map(str, arguments)],
-        cwd=shell.folder,
-        env=shell.environment({"TERM": "xterm-256color", **environment}),
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
-    written = b""
-    while select.select([master], [], [], 60)[0]:
-        try:
-            data = os.read(master, 65536)
-        except OSError:  # Linux's way to say that the other end was closed
-            break
-        if not data:
-            break
-        written += data
-    os.close(master)
-    return process.wait(timeout=60), written.decode("utf-8")
-
-
-@pytest.mark.parametrize("columns", [80, 200])
-def test_a_terminal_gets_a_live_line_that_fits(shell: Shell, columns: int) -> None:
-    arguments = ["train", "book.txt", *SLOW_RUN, "--out", f"live-{columns}"]
-    code, written = run_in_terminal(shell, arguments, columns)
-    assert code == 0
-    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # the cursor is shown again
-    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written))
-    assert max(map(len, lines)) <= columns
-    assert any(re.match(r"step +\d+/24  loss .* tok/s  [━─]{8,}  .* left$", line) for line in lines)
-    assert f"write     andrea sample live-{columns}" in lines
-
-
-def test_no_color_gets_plain_lines_that_fit(shell: Shell) -> None:
-    arguments = ["train", "book.txt", *TINY_RUN, "--steps", "3", "--out", "colourless"]
-    code, written = run_in_terminal(shell, arguments, 60, NO_COLOR="1")
-    assert code == 0
-    assert "\x1b" not in written and not re.search(r"\r(?!\n)", written)
-    assert max(map(len, written.splitlines())) <= 60
-    assert "andrea sample colourless" in written
