@@ -36,6 +36,20 @@ def names() -> Path:
     return _shared_text("names.txt")
 
 
+@pytest.fixture(scope="session")
+def checked_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the whole library built: warnings are errors, 16-lane kernels run on AVX2."""
+    import native_build
+
+    folder = tmp_path_factory.mktemp("checked")
+    source = native_build.copy_sources(folder)
+    native_build.configure(
+        source, folder / "build", MICROGPT_WERROR="ON", MICROGPT_EMULATE_AVX512="ON"
+    )
+    native_build.build(folder / "build")
+    return folder / "build"
+
+
 # ---- the table of errors: what compare.assert_close measured, the worst of each kind of tensor
 
 

@@ -1,0 +1,111 @@
+"""Builds the native engine from the source tree, for tests that need a build of their own.
+
+What isn't there (sources, CMake, a compiler) skips the test by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+REPOSITORY = TESTS.parent
+TIMEOUT = 600
+
+
+def find_tool(name: str, *others: str) -> str:
+    """The path of a program on PATH or beside this Python; a skip where there is none."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    for candidate in (name, *others):
+        found = shutil.which(candidate, path=places)
+        if found:
+            return found
+    pytest.skip(f"no {name} on PATH")
+
+
+def c_compiler() -> list[str]:
+    """The command of the C compiler."""
+    return os.environ["CC"].split() if os.environ.get("CC") else [find_tool("cc", "gcc", "clang")]
+
+
+def cxx_compiler() -> list[str]:
+    """The command of the C++ compiler."""
+    return os.environ["CXX"].split() if os.environ.get("CXX") else [find_tool("c++", "g++")]
+
+
+def run(*command: str | Path, **options: object) -> str:
+    """Run a command and return what it printed; a failure shows all of it."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        **options,  # type: ignore[call-overload]
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}"
+    return str(done.stdout)
+
+
+def copy_sources(folder: Path) -> Path:
+    """A copy of the native sources whose kernels are compiled quickly instead of for speed."""
+    if not (REPOSITORY / "native" / "CMakeLists.txt").is_file():
+        pytest.skip("no native sources beside the tests")
+    source = folder / "source"
+    shutil.copytree(REPOSITORY / "native", source / "native")
+    shutil.copy(REPOSITORY / "CMakeLists.txt", source)
+    lists = source / "native" / "CMakeLists.txt"
+    # -O3 takes minutes for the emulated 16-lane kernels.
+    text, changes = re.subn(r"-O[23]\b", "-O1", lists.read_text("utf-8"))
+    assert changes, "native/CMakeLists.txt no longer sets the kernels' optimisation"
+    lists.write_text(text, "utf-8")
+    return source
+
+
+def configure(source: Path, folder: Path, **options: str) -> None:
+    """Run CMake's first half, with -D<option>=<value> for each option."""
+    generator = []
+    ninja = shutil.which("ninja")
+    if ninja:
+        generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    settings = [f"-D{name}={value}" for name, value in options.items()]
+    quick = "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
+    run(find_tool("cmake"), "-S", source, "-B", folder, *generator, quick, *settings)
+
+
+def build(folder: Path) -> Path:
+    """Compile what changed in a configured folder; returns the shared library."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    run(find_tool("cmake"), "--build", folder, "--parallel", str(processors))
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    return folder / "native" / f"libmicrogpt_cuda.{suffix}"
+
+
+def kernel_objects(folder: Path) -> dict[str, Path]:
+    """The object file of each instruction set in a build folder, by its name."""
+    objects = {path.name.split(".")[0]: path for path in folder.rglob("kernels_*.cpp.o")}
+    return {name.removeprefix("kernels_"): path for name, path in objects.items()}
+
+
+def run_tests(
+    library: Path, *selection: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run some of the tests with another build of the library, in a process of their own.
+
+    Selection: paths relative to tests/, node ids, or options of pytest.
+    """
+    # From tests/: at the top of the tree, `andrea` would be the sources without their library.
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selection],
+        cwd=TESTS,
+        env={**os.environ, "ANDREA_LIBRARY": str(library), **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
