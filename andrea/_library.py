@@ -1,4 +1,4 @@
-"""Loads the native library, checks that it is the one these bindings were made for, and turns statuses into exceptions.
+"""Loads the native library these bindings were made for, and turns its statuses into exceptions.
 
 Nothing outside `_library`, `model` and `arrays` touches `ffi`.
 """

@@ -250,7 +250,7 @@ class GPT:
     def train_step(
         self, inputs: Any, targets: Any, learning_rate: float, **options: float
     ) -> float:
-        """Forward, backward, clipping, AdamW and zeroed gradients; returns the loss before the update.
+        """Forward, backward, clipping, AdamW, zeroed gradients; returns the loss before the update.
 
         `options` are those of `step`; its gradient norm is kept in `last_gradient_norm`.
         """

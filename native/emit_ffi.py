@@ -1,4 +1,4 @@
-"""Makes andrea/_ffi.py, cffi's out-of-line ABI declarations, from the public headers.  Run by CMake."""
+"""Makes andrea/_ffi.py, cffi's out-of-line ABI declarations, from the public headers (by CMake)."""
 
 from __future__ import annotations
 

@@ -41,6 +41,8 @@ bool spin_until(const Condition& condition) {
     return condition();
 }
 
+// Tasks of one call are handed out by a counter that also names the call.  A worker that wakes up late finds the name changed
+// and touches nothing, so nobody ever waits for a thread that hasn't begun: on a busy machine the caller does the work alone.
 class Pool {
    public:
     void run(int threads, int64_t count, TaskFunction function, void* closure) {
@@ -50,90 +52,83 @@ class Pool {
         } catch (...) {
             // The system gives no more threads: those that are there do the work.
         }
-        {
+        // Closed to all before its parts change, so that no worker can mix two calls up.
+        ticket_.store(uint64_t{++calls_} << 32 | kNoTask, std::memory_order_seq_cst);
+        function_.store(function, std::memory_order_relaxed);
+        closure_.store(closure, std::memory_order_relaxed);
+        helpers_.store(threads - 1, std::memory_order_relaxed);
+        finished_.store(0, std::memory_order_relaxed);
+        count_.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
+        const uint32_t call = ++calls_;
+        ticket_.store(uint64_t{call} << 32, std::memory_order_seq_cst);
+        if (sleeping_.load(std::memory_order_seq_cst) > 0) {
             const std::lock_guard<std::mutex> lock(mutex_);
-            function_ = function;
-            closure_ = closure;
-            count_ = count;
-            helpers_ =
-                threads - 1 < static_cast<int>(workers_.size()) ? threads - 1 : static_cast<int>(workers_.size());
-            next_.store(0, std::memory_order_relaxed);
-            busy_.store(helpers_, std::memory_order_relaxed);
-            generation_.fetch_add(1, std::memory_order_release);
+            wake_.notify_all();
         }
-        wake_.notify_all();
-        take_tasks(0);
-        const auto all_done = [&] { return busy_.load(std::memory_order_acquire) == 0; };
+        take_tasks(call, 0);
+        const auto all_done = [&] { return finished_.load(std::memory_order_acquire) == static_cast<uint32_t>(count); };
         if (!spin_until(all_done)) {
             std::unique_lock<std::mutex> lock(mutex_);
             done_.wait(lock, all_done);
         }
     }
 
-    ~Pool() {
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            stopping_ = true;
-            generation_.fetch_add(1, std::memory_order_release);
-        }
-        wake_.notify_all();
-        for (std::thread& worker : workers_) worker.join();
-    }
-
    private:
     void grow(int helpers) {
         while (static_cast<int>(workers_.size()) < helpers) {
             const int index = static_cast<int>(workers_.size()) + 1;
-            const uint64_t seen = generation_.load(std::memory_order_relaxed);
-            workers_.emplace_back([this, index, seen] { work(index, seen); });
+            workers_.emplace_back([this, index] { work(index); });
         }
     }
 
-    void take_tasks(int worker) {
+    // Runs tasks of that call until none is left to begin.
+    void take_tasks(uint32_t call, int worker) {
+        uint64_t ticket = ticket_.load(std::memory_order_acquire);
         for (;;) {
-            const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
-            if (task >= count_) return;
-            function_(closure_, task, worker);
-        }
-    }
-
-    void work(int index, uint64_t seen) {
-        for (;;) {
-            const auto called = [&] { return generation_.load(std::memory_order_acquire) != seen; };
-            if (!spin_until(called)) {
-                std::unique_lock<std::mutex> lock(mutex_);
-                wake_.wait(lock, called);
-            }
-            int helpers;
-            {
-                // A worker that this call doesn't count may be late for it: only under the lock do generation and
-                // helpers_ belong together.
-                const std::lock_guard<std::mutex> lock(mutex_);
-                if (stopping_) return;
-                seen = generation_.load(std::memory_order_relaxed);
-                helpers = helpers_;
-            }
-            if (index > helpers) continue;
-            take_tasks(index);
-            if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            const uint32_t count = count_.load(std::memory_order_relaxed);
+            const uint32_t task = static_cast<uint32_t>(ticket);
+            if (ticket >> 32 != call || task >= count) return;
+            if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+            // This task is begun and not finished, so the call can't end and its function and closure are the right ones.
+            const TaskFunction function = function_.load(std::memory_order_relaxed);
+            function(closure_.load(std::memory_order_relaxed), task, worker);
+            if (finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
                 const std::lock_guard<std::mutex> lock(mutex_);
                 done_.notify_one();
             }
+            ticket = ticket_.load(std::memory_order_acquire);
         }
     }
 
+    void work(int index) {
+        uint32_t seen = 0;
+        for (;;) {
+            const auto called = [&] {
+                return static_cast<uint32_t>(ticket_.load(std::memory_order_seq_cst) >> 32) != seen;
+            };
+            if (!spin_until(called)) {
+                std::unique_lock<std::mutex> lock(mutex_);
+                sleeping_.fetch_add(1, std::memory_order_seq_cst);
+                wake_.wait(lock, called);
+                sleeping_.fetch_sub(1, std::memory_order_seq_cst);
+            }
+            seen = static_cast<uint32_t>(ticket_.load(std::memory_order_acquire) >> 32);
+            if (index <= helpers_.load(std::memory_order_relaxed)) take_tasks(seen, index);
+        }
+    }
+
+    static constexpr uint32_t kNoTask = 0xFFFFFFFF;
+
     std::mutex turn_;   // one caller at a time
-    std::mutex mutex_;  // guards the call below and the two conditions
+    std::mutex mutex_;  // for the two conditions
     std::condition_variable wake_, done_;
     std::vector<std::thread> workers_;
-    std::atomic<uint64_t> generation_{0};
-    std::atomic<int64_t> next_{0};
-    std::atomic<int> busy_{0};
-    TaskFunction function_ = nullptr;
-    void* closure_ = nullptr;
-    int64_t count_ = 0;
-    int helpers_ = 0;
-    bool stopping_ = false;
+    uint32_t calls_ = 0;
+    std::atomic<uint64_t> ticket_{0};  // number of the call << 32 | next task
+    std::atomic<uint32_t> count_{0}, finished_{0};
+    std::atomic<int> helpers_{0}, sleeping_{0};
+    std::atomic<TaskFunction> function_{nullptr};
+    std::atomic<void*> closure_{nullptr};
 };
 
 std::atomic<Pool*> shared_pool{nullptr};

@@ -56,8 +56,8 @@ inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, i
 }
 
 inline void copy_tile(float* out, int64_t out_row, const float* x, int64_t x_row, int64_t rows, int64_t columns) {
-    for (int64_t i = 0; i < rows; ++i)
-        memcpy(out + i * out_row, x + i * x_row, static_cast<size_t>(columns) * sizeof(float));
+    for (int64_t i = 0; i < rows; ++i, out += out_row, x += x_row)
+        for_vectors(columns, [&](int64_t j, int64_t n) { store_some(out + j, load_some(x + j, n), n); });
 }
 
 // Rows of A with depth contiguous -> out[row][kPackedRow].  The tile reads a column of kTileRows numbers at a time: at the
@@ -66,14 +66,19 @@ inline void pack_rows(float* out, const float* a, int64_t a_row, int64_t depth, 
     copy_tile(out, kPackedRow, a, a_row, rows, depth);
 }
 
-// Rows of A with the rows contiguous -> out[row tile][depth][kTileRows]; rows past the end are not read by the tile.
+// Rows of A with the rows contiguous -> out[row tile][depth][kTileRows], tiles packed_tile(depth) apart.  Whole vectors are
+// copied: what they hold too much lands where the next depth, or the gap between two tiles, will be.
+inline int64_t packed_tile(int64_t depth) { return depth * kTileRows + kWidth; }
+
 inline void pack_transposed_rows(float* out, const float* a, int64_t a_depth, int64_t depth, int64_t rows) {
-    const int64_t whole = rows / kTileRows * kTileRows;
+    constexpr int64_t reach = round_up(kTileRows, kWidth);  // floats that a tile's vectors read
     for (int64_t k = 0; k < depth; ++k, a += a_depth) {
         float* to = out + k * kTileRows;
-        for (int64_t row = 0; row < whole; row += kTileRows, to += depth * kTileRows)
-            memcpy(to, a + row, kTileRows * sizeof(float));
-        memcpy(to, a + whole, static_cast<size_t>(rows - whole) * sizeof(float));
+        int64_t row = 0;
+        for (; row + reach <= rows; row += kTileRows, to += packed_tile(depth))
+            for (int64_t i = 0; i < kTileRows; i += kWidth) store(to + i, load(a + row + i));
+        for (; row < rows; row += kTileRows, to += packed_tile(depth))
+            for (int64_t i = row; i < rows && i < row + kTileRows; ++i) to[i - row] = a[i];
     }
 }
 
@@ -113,8 +118,8 @@ inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_
                     if (before != nullptr && before + at != sums)
                         copy_tile(sums, sums_row, before + at, p.c_row, rows, present);
                     if (transposed)
-                        tile(rows, sums, sums_row, packed_a + row * depth, 1, kTileRows, packed_b + column * depth,
-                             depth, before != nullptr);
+                        tile(rows, sums, sums_row, packed_a + row / kTileRows * packed_tile(depth), 1, kTileRows,
+                             packed_b + column * depth, depth, before != nullptr);
                     else
                         tile(rows, sums, sums_row, packed_a + row * kPackedRow, kPackedRow, 1,
                              packed_b + column * depth, depth, before != nullptr);

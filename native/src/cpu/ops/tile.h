@@ -9,7 +9,7 @@ namespace {
 constexpr int kTileRows = kWidth == 16 ? 14 : 6;
 constexpr int kTileColumns = 2 * kWidth;
 
-inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // c[ROWS, kTileColumns] (+)= a b.  a(row, depth) = a[row * a_row + depth * a_depth]; b is a packed panel [depth][kTileColumns].
 // The order of the sum over depth is the same for every tile shape, so a row's result doesn't depend on its neighbours.
