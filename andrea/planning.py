@@ -4,7 +4,7 @@ The rule for size. A model learns best per operation when it sees about 20 token
 (Hoffmann et al. 2022). So: of the ladder's shapes (shapes.py), the largest that sees so many in the
 time there is, and that has at most 2 parameters per token of the text, since larger ones learn a
 text by heart. The rest follows: context by width and text; tokens of a step so that there are some
-2,500 steps; learning rate falling with the square root of the width.
+6,000 steps; learning rate falling with the square root of the width.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ DEFAULT_SECONDS = 300.0
 
 TOKENS_PER_PARAMETER = 20
 _PARAMETERS_PER_TEXT_TOKEN = 2
-_STEPS = 2500
-_TOKENS_PER_STEP = (1024, 131072)
-# What two cores of an ordinary machine do a second. Runs by steps are sized for five minutes of that,
+# Many small steps beat few large ones as long as the processor is busy with one.
+_STEPS = 6000
+_TOKENS_PER_STEP = (512, 131072)
+# What two cores of an ordinary machine do a second. Runs by steps are sized for five minutes of it,
 # so that the same command makes the same model everywhere.
 _NOMINAL_SPEED = 7e10
 # Evaluations, saves and samples take the rest.

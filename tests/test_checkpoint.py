@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from small_runs import small_config, small_data, small_model, small_tokenizer, state_bytes
 
 import andrea
 from andrea.checkpoint import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.errors import CheckpointError
 from andrea.training import train
+from small_runs import small_config, small_data, small_model, small_tokenizer, state_bytes
 
 
 def information(model: andrea.GPT, **changes: Any) -> CheckpointInfo:

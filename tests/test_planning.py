@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import small_config, small_model, state_bytes
 
 import andrea
 from andrea import PRESETS, ModelConfig
@@ -17,6 +16,7 @@ from andrea.errors import ConfigError
 from andrea.machine import available_memory, measure_flops, probe
 from andrea.planning import DEFAULT_SECONDS, Choices, Plan, needs_speed, plan, preset_tokenizer
 from andrea.sizes import flops_per_token, memory_plan, num_parameters, parameter_table
+from small_runs import small_config, small_model, state_bytes
 
 ANDREA_120M = ModelConfig(**PRESETS["andrea-120m"])
 

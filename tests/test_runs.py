@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from andrea.checkpoint import save_checkpoint
+from andrea.errors import CheckpointError, RunError
+from andrea.runs import RunFolder
+from andrea.trainconfig import TrainState
+from andrea.training import train
 from small_runs import (
     small_config,
     small_data,
@@ -19,12 +25,6 @@ from small_runs import (
     small_tokenizer,
     state_bytes,
 )
-
-from andrea.checkpoint import save_checkpoint
-from andrea.errors import CheckpointError, RunError
-from andrea.runs import RunFolder
-from andrea.trainconfig import TrainState
-from andrea.training import train
 
 
 def lines(run: RunFolder) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import small_model
 
 from andrea.errors import ArgumentError, StateError
 from andrea.sampling import Sampler, SamplingConfig, generate, generate_batch
+from small_runs import small_model
 
 # Logits whose probabilities are 0.4, 0.3, 0.2, 0.1, in an order that sorting must find.
 PROBABILITIES = np.array([0.2, 0.4, 0.1, 0.3])

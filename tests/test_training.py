@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import small_config, small_data, small_model, small_run, state_bytes
 
 import andrea
 from andrea import training
@@ -22,6 +21,7 @@ from andrea.runs import RunFolder
 from andrea.schedule import WarmupCosine
 from andrea.trainconfig import TrainConfig, TrainState
 from andrea.training import StepReport, evaluate, train
+from small_runs import small_config, small_data, small_model, small_run, state_bytes
 
 
 def reports_of(model: andrea.GPT, config: TrainConfig, **settings: Any) -> list[StepReport]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import small_model, small_tokenizer
 
 from andrea.errors import ArgumentError, TokenizerError
 from andrea.sampling import SamplingConfig
 from andrea.tokenizers import ByteTokenizer
 from andrea.writing import generate_text, generate_texts
+from small_runs import small_model, small_tokenizer
 
 GREEDY = SamplingConfig(temperature=0.0)
 
