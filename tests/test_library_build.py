@@ -1,0 +1,189 @@
+"""The library as a file: symbols, headers, a build without warnings, emulation, sanitizers."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from cffi import FFI
+
+from andrea import _library
+from native_build import (
+    REPOSITORY,
+    build,
+    c_compiler,
+    configure,
+    copy_sources,
+    cxx_compiler,
+    find_tool,
+    kernel_objects,
+    run,
+    run_tests,
+)
+
+HEADERS = ("microgpt_cuda.h", "microgpt_cuda_ops.h")
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into ELF files")
+x86_only = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="AVX-512 is emulated with AVX2"
+)
+
+
+def header(name: str) -> Path:
+    return Path(str(resources.files("andrea") / "include" / name))
+
+
+def symbols(*arguments: str | Path) -> list[tuple[str, str]]:
+    """The type letter and the name of each symbol that nm lists."""
+    lines = run(find_tool("nm"), *arguments).splitlines()
+    return [(line.split()[-2], line.split()[-1]) for line in lines if len(line.split()) >= 2]
+
+
+def declared_functions() -> set[str]:
+    text = "".join(header(name).read_text("utf-8") for name in HEADERS)
+    return set(re.findall(r"^MG_API [^(]*?\b(mg_\w+)\(", text, re.MULTILINE))
+
+
+# ---- symbols
+
+
+@linux_only
+def test_kernels_share_no_code_between_instruction_sets(checked_build: Path) -> None:
+    """A weak symbol has one copy for the whole library, with any instruction set's instructions."""
+    objects = kernel_objects(checked_build)
+    assert "generic" in objects and (len(objects) == 3 or platform.machine() != "x86_64")
+    for isa, path in objects.items():
+        found = symbols("--defined-only", path)
+        assert len(found) > 10
+        shared = [name for kind, name in found if kind in "WwVvuiC"]
+        assert not shared, f"kernels_{isa} shares {shared}"
+        public = [name for kind, name in found if kind.isupper()]
+        assert public == [f"_ZN2mg3cpu{len(f'kernels_{isa}')}kernels_{isa}E"]
+
+
+@linux_only
+def test_only_the_declared_functions_are_exported(checked_build: Path) -> None:
+    built = checked_build / "native" / "libmicrogpt_cuda.so"
+    for library in {built, _library.library_path()}:
+        exported = {name for _, name in symbols("-D", "--defined-only", library)}
+        assert exported == declared_functions(), library
+
+
+@linux_only
+def test_the_installed_library_needs_nothing_but_the_c_library() -> None:
+    """It must load where the compiler's runtime is older or absent, and without a driver."""
+    needed = run(find_tool("readelf"), "-d", _library.library_path())
+    names = re.findall(r"NEEDED.*\[(.+)\]", needed)
+    extra = {name.split(".so")[0] for name in names} - {"libc", "libm", "libpthread", "libdl"}
+    assert {name for name in extra if not name.startswith("ld-linux")} == set()
+
+
+# ---- headers
+
+
+def test_bindings_are_those_of_the_header() -> None:
+    bound = {name for name in dir(_library.lib) if name.startswith("mg_")}
+    assert len(bound) > 50
+    assert bound == declared_functions()
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_header_parses_without_a_preprocessor(name: str) -> None:
+    """What emit_ffi.py passes to cffi: the header less its lines with # and the C++ brace."""
+    script = REPOSITORY / "native" / "emit_ffi.py"
+    if not script.is_file():
+        pytest.skip("no native sources beside the tests")
+    variables: dict[str, object] = {"__name__": "emit_ffi"}
+    exec(compile(script.read_text("utf-8"), str(script), "exec"), variables)
+    declarations = variables["declarations"]
+    assert callable(declarations)
+    parsed = FFI()
+    for each in HEADERS[: HEADERS.index(name) + 1]:
+        parsed.cdef(declarations(header(each).read_text("utf-8")))
+    assert parsed.typeof("mg_status").kind == "enum"
+    assert parsed.sizeof("mg_config") == _library.ffi.sizeof("mg_config")
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("standard", ["c99", "c11", "c++17"])
+def test_header_compiles_alone(standard: str, name: str, tmp_path: Path) -> None:
+    in_c = standard.startswith("c9") or standard.startswith("c1")
+    source = tmp_path / ("alone.c" if in_c else "alone.cpp")
+    # Twice: the second time must add nothing.
+    source.write_text(f'#include "{name}"\n#include "{name}"\nint main(void) {{ return 0; }}\n')
+    compiler = c_compiler() if in_c else cxx_compiler()
+    strict = ["-Wstrict-prototypes"] if in_c else ["-Wold-style-cast"]
+    include = f"-I{header(name).parent}"
+    run(*compiler, f"-std={standard}", *WARNINGS, *strict, "-fsyntax-only", include, source)
+
+
+# ---- builds
+
+
+def test_it_builds_without_warnings(checked_build: Path) -> None:
+    """The fixture built it with MICROGPT_WERROR; here, that the compiler really was told."""
+    cache = (checked_build / "CMakeCache.txt").read_text("utf-8")
+    assert "MICROGPT_WERROR:BOOL=ON" in cache
+    source = checked_build.parent / "source"
+    export = "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"
+    summary = run(find_tool("cmake"), "-S", source, "-B", checked_build, export)
+    assert "backend cpu (generic" in summary
+    listed = (checked_build / "compile_commands.json").read_text("utf-8")
+    files = re.findall(r'"command": "(.*)"', listed)
+    assert len(files) > 15
+    for command in files:
+        assert all(flag in command for flag in ("-Werror", "-Wall", "-Wextra", "-Wconversion"))
+
+
+@x86_only
+def test_16_lane_kernels_emulated(checked_build: Path) -> None:
+    """The AVX-512 kernels' code, compiled for AVX2, against the reference, wherever this runs."""
+    if "avx2" not in _library.available_instruction_sets():
+        pytest.skip("this CPU has no AVX2")
+    library = checked_build / "native" / "libmicrogpt_cuda.so"
+    ops = run_tests(library, "ops", "-k", "cpu-avx512", "-rs")
+    assert ops.returncode == 0, ops.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", ops.stdout)
+    assert passed and int(passed[1]) > 500 and "skipped" not in ops.stdout.splitlines()[-1]
+    model = run_tests(library, "test_parity.py", "test_parity_decoding.py", MICROGPT_ISA="avx512")
+    assert model.returncode == 0, model.stdout[-3000:]
+    assert "skipped" not in model.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+@linux_only
+def test_stress_program_is_clean_under(sanitizers: str, tmp_path: Path) -> None:
+    """tests/stress.c calls everything with odd shapes and buffers of the exact size."""
+    flags = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    probe = tmp_path / "probe.c"
+    probe.write_text("int main(void) { return 0; }\n")
+    compiled = subprocess.run(
+        [*c_compiler(), *flags, str(probe), "-o", str(tmp_path / "probe")], capture_output=True
+    )
+    if compiled.returncode or subprocess.run([tmp_path / "probe"], capture_output=True).returncode:
+        pytest.skip(f"the compiler's {sanitizers} sanitizers don't work here")
+    source = copy_sources(tmp_path)
+    options = {"MICROGPT_SANITIZE": sanitizers}
+    if sanitizers == "thread":
+        options["MICROGPT_ISA"] = "generic"
+    else:
+        # What reads past an end depends on the vector's width; 16 lanes take too long to compile.
+        options["MICROGPT_HAVE_AVX512"] = "OFF"
+    configure(source, tmp_path / "build", **options)
+    library = build(tmp_path / "build")
+    program = tmp_path / "stress"
+    link = [f"-L{library.parent}", "-lmicrogpt_cuda", f"-Wl,-rpath,{library.parent}"]
+    stress = REPOSITORY / "tests" / "stress.c"
+    include = f"-I{source / 'native' / 'include'}"
+    run(*c_compiler(), "-std=c99", "-g", *WARNINGS, *flags, include, stress, *link, "-o", program)
+    built = kernel_objects(tmp_path / "build")
+    for isa in set(_library.available_instruction_sets()) & set(built):
+        printed = run(program, env={**os.environ, "MICROGPT_ISA": isa})
+        assert printed == f"clean with {isa} kernels\n"
