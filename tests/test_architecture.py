@@ -1,0 +1,224 @@
+"""The dependency rule and the habits of the house, read from the sources themselves."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NATIVE = REPOSITORY / "native" / "src"
+ANDREA, CLI, TESTS = (REPOSITORY / name for name in ("andrea", "cli", "tests"))
+
+pytestmark = pytest.mark.skipif(not NATIVE.is_dir(), reason="no sources beside the tests")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def native_sources(folder: Path = NATIVE) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".h", ".cpp", ".inc"))
+
+
+def python_sources(folder: Path) -> list[Path]:
+    # _ffi.py is made by the build, never part of the tree.
+    return sorted(path for path in folder.rglob("*.py") if path.name != "_ffi.py")
+
+
+# ---- native: who includes what
+
+
+def includes(path: Path) -> list[str]:
+    """The engine's own files that a file includes, relative to native/src."""
+    found = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text("utf-8"), re.MULTILINE)
+    return [str(name) for name in found]
+
+
+def floor(name: str) -> str:
+    """The part of the engine that a file belongs to."""
+    parts = name.split("/")
+    return parts[0] if len(parts) > 1 else "top"
+
+
+def code_of(path: Path) -> str:
+    """A C++ file without comments and texts."""
+    text = re.sub(r'"(\\.|[^"\\])*"', '""', path.read_text("utf-8"))
+    return re.sub(r"//.*|/\*.*?\*/", "", text)
+
+
+FORBIDDEN = {
+    "model": {"cpu", "cuda"},
+    "cpu": {"model", "cuda"},
+    "cuda": {"model", "cpu"},
+}
+
+
+@pytest.mark.parametrize("path", native_sources(), ids=lambda path: path.name)
+def test_no_file_includes_what_its_floor_may_not(path: Path) -> None:
+    own = path.relative_to(NATIVE).as_posix()
+    for name in includes(path):
+        assert (NATIVE / name).is_file() or (NATIVE.parent / "include" / name).is_file(), (
+            f"{own} includes {name}, which is not named from native/src or native/include"
+        )
+        assert floor(name) not in FORBIDDEN.get(floor(own), set()), f"{own} includes {name}"
+        if floor(own) == "top" and own != "backend.cpp":
+            assert floor(name) not in {"cpu", "cuda"}, f"{own} includes {name}"
+        if own in ("backend.h", "backend.cpp"):
+            assert floor(name) != "model", "a backend knows nothing of the model"
+
+
+def test_kernels_know_nothing_but_their_table() -> None:
+    """cpu/ops and the files compiled per instruction set: no backend, no threads, no std::."""
+    kernels = [*native_sources(NATIVE / "cpu" / "ops"), *sorted(NATIVE.glob("cpu/kernels_*.cpp"))]
+    assert len(kernels) > 8
+    for path in kernels:
+        for name in includes(path):
+            allowed = ("cpu/ops/", "cpu/kernels.h", "cpu/kernels.inc")
+            assert name.startswith(allowed), f"{relative(path)} includes {name}"
+        # Templates of the standard library would be shared between instruction sets.
+        assert "std::" not in code_of(path), relative(path)
+
+
+def test_only_backend_cpp_names_a_backend() -> None:
+    """Only backend.cpp may name a backend's class; a new one is added there and nowhere else."""
+    for path in native_sources():
+        if not path.is_relative_to(NATIVE / "cpu") and path.name != "backend.cpp":
+            assert "CpuBackend" not in code_of(path), relative(path)
+
+
+def test_the_environment_is_read_in_two_places() -> None:
+    readers = {path.name for path in native_sources() if "getenv" in code_of(path)}
+    assert readers == {"isa.cpp", "processors.cpp"}
+
+
+def test_the_engine_never_exits_aborts_or_prints() -> None:
+    bad = re.compile(
+        r"\b(exit|_exit|quick_exit|abort|terminate|assert|printf|fprintf|puts|fputs|putchar|perror"
+        r"|cout|cerr|clog)\b\s*[(<]|std::(cout|cerr|clog|terminate|abort|exit)|<iostream>"
+    )
+    for path in native_sources():
+        found = bad.search(code_of(path))
+        assert not found, f"{relative(path)}: {found and found.group()}"
+
+
+def test_only_c_api_defines_c_functions() -> None:
+    """The extern "C" bodies are in c_api*.cpp, and nothing else is there by that name."""
+    for path in native_sources():
+        defines = re.search(r"^mg_status mg_\w+\(|^\w+ mg_\w+\(", code_of(path), re.MULTILINE)
+        assert bool(defines) == path.name.startswith("c_api"), relative(path)
+
+
+# ---- Python: who imports what
+
+
+def imported(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) of each import of a file; relative ones as the absolute they mean."""
+    is_cli = path.is_relative_to(CLI)
+    root = ("andrea", "cli") if is_cli else ("andrea",)
+    inside = path.relative_to(CLI if is_cli else ANDREA).parent.parts
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            package = [*root, *inside]
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield module, alias.name
+
+
+def names_used(path: Path) -> set[str]:
+    """Calls and attributes of a file, such as print and os.environ."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(f"{node.value.id}.{node.attr}")
+    return found
+
+
+FFI_FILES = {"_library.py", "model.py", "arrays.py"}
+
+
+@pytest.mark.parametrize("path", python_sources(CLI), ids=lambda path: path.name)
+def test_the_command_line_never_touches_the_native_library(path: Path) -> None:
+    for module, name in imported(path):
+        for whole in (module, f"{module}.{name}"):
+            assert whole not in ("andrea._library", "andrea._ffi", "andrea.arrays"), relative(path)
+        assert module.split(".")[0] not in ("cffi", "ctypes", "cli"), f"{relative(path)}: {module}"
+
+
+@pytest.mark.parametrize("path", python_sources(ANDREA), ids=lambda path: path.name)
+def test_the_package(path: Path) -> None:
+    """Knows nothing of the command line, never prints, and leaves ffi and variables to few."""
+    pairs = list(imported(path))
+    used = names_used(path)
+    assert not any(module.startswith(("andrea.cli", "cli")) for module, _ in pairs)
+    assert not any((module, name) == ("andrea", "cli") for module, name in pairs)
+    printing = {"print", "input", "sys.stdout", "sys.stderr", "sys.stdin"}
+    allowed = {"sys.stdin"} if path.name == "sources.py" else set()  # a text may come from there
+    assert not used & (printing - allowed), f"{relative(path)}: {used & printing}"
+    if path.name not in FFI_FILES:
+        native = [pair for pair in pairs if pair[0] in ("andrea._ffi", "cffi", "ctypes")]
+        raw = {("andrea._library", name) for name in ("ffi", "lib", "check")} & set(pairs)
+        assert not native and not raw, f"{relative(path)} imports {[*native, *raw]}"
+        assert not used & {"_library.ffi", "_library.lib"}, relative(path)
+    reads = used & {"os.environ", "os.getenv", "os.environb"}
+    assert not reads or path == ANDREA / "_library.py", f"{relative(path)} reads {reads}"
+
+
+def test_one_variable_is_read() -> None:
+    text = (ANDREA / "_library.py").read_text("utf-8")
+    assert re.findall(r"environ\S*?[\"'](\w+)", text) == ["ANDREA_LIBRARY"]
+
+
+def test_the_reference_needs_numpy_alone() -> None:
+    for path in python_sources(TESTS / "reference"):
+        text = path.read_text("utf-8")
+        found = re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)
+        for top in set(found) - {"numpy", "reference"}:
+            assert top in sys.stdlib_module_names, f"{relative(path)} imports {top}"
+
+
+# ---- sizes and flags
+
+
+def test_files_hold_one_idea_each() -> None:
+    sources = [*native_sources(), *native_sources(REPOSITORY / "native" / "include")]
+    sources += [path for folder in (ANDREA, CLI, TESTS) for path in python_sources(folder)]
+    long = {}
+    for path in sources:
+        lines = len(path.read_text("utf-8").splitlines())
+        if lines > (550 if path.is_relative_to(TESTS) else 400):
+            long[relative(path)] = lines
+    assert not long
+
+
+def test_nothing_relaxes_arithmetic() -> None:
+    """-ffast-math at the link would flush denormals to zero in the whole Python process."""
+    # In two pieces, so that this file isn't found.
+    relaxed = re.compile(
+        "-f" + "fast-math|-O" + "fast|-f(unsafe-math|finite-math|associative-math)"
+    )
+    files = [*native_sources(NATIVE.parent), *REPOSITORY.glob("*.toml"), *REPOSITORY.glob(".ci/*")]
+    files += [REPOSITORY / "CMakeLists.txt", NATIVE.parent / "CMakeLists.txt"]
+    for path in files:
+        found = relaxed.search(path.read_text("utf-8"))
+        assert not found, f"{relative(path)}: {found and found.group()}"
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    folders = [ANDREA, CLI, TESTS, NATIVE.parent, REPOSITORY / "docs"]
+    paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    home = re.compile("/(home|Users|work|root)" + r"/\w+")
+    for path in [*paths, REPOSITORY / "README.md"]:
+        if path.suffix in (".py", ".cpp", ".h", ".c", ".md", ".txt", ".toml"):
+            found = home.search(path.read_text("utf-8"))
+            assert not found, f"{relative(path)}: {found and found.group()}"

@@ -1,0 +1,148 @@
+"""Runs what README and docs tell the reader to run, verbatim.
+
+Blocks fenced as sh run in order, each page in a folder of its own; blocks of python run as scripts;
+blocks of c compile, and run where they have a main. A block after a line
+`<!-- not run: reason -->` is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from andrea._library import library_path
+from native_build import REPOSITORY, c_compiler, find_tool, run
+
+PAGES = [
+    *(
+        page
+        for page in (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md")
+        if page.is_file()
+    ),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
+# A page may name what lies in a checkout. Not its andrea/: Python would find it before the package.
+CHECKOUT = ("CMakeLists.txt", "native", "docs")
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="no pages beside the tests")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, the line of its fence, and why it isn't run, if it isn't."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    reason: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = []
+    lines = page.read_text("utf-8").splitlines()
+    number = 0
+    while number < len(lines):
+        fence = re.match(r"\s*(```+)\s*(\S*)", lines[number])
+        if fence:
+            end = number + 1
+            while lines[end].strip() != fence[1]:
+                end += 1
+            mark = NOT_RUN.fullmatch(lines[number - 1].strip()) if number else None
+            text = "\n".join(lines[number + 1 : end]) + "\n"
+            found.append(Block(page, number + 1, fence[2], text, mark[1] if mark else None))
+            number = end
+        number += 1
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def to_run(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language and block.reason is None]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """As in a terminal with the package's environment active, and nothing written outside."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    home = folder / "home"
+    home.mkdir()
+    return {**os.environ, "PATH": path, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+
+
+def test_every_fence_is_of_a_kind_that_is_checked() -> None:
+    for block in BLOCKS:
+        assert block.language in ("sh", "python", "c", "text"), f"{block}: {block.language!r}"
+        if block.language == "text":
+            assert block.reason is None
+
+
+def test_every_mark_is_on_a_block() -> None:
+    for page in PAGES:
+        marks = len(re.findall("not run:", page.read_text("utf-8")))
+        assert marks == sum(block.reason is not None for block in blocks_of(page)), page.name
+
+
+@pytest.mark.parametrize(
+    "page", sorted({block.page for block in to_run("sh")}), ids=lambda page: page.name
+)
+def test_shell_commands(page: Path, tmp_path: Path) -> None:
+    blocks = [block for block in to_run("sh") if block.page == page]
+    if any("cmake" in block.text for block in blocks):
+        find_tool("cmake")
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in CHECKOUT:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        elif source.is_file():
+            shutil.copy(source, folder)
+    # One shell for the page, as a reader has; a command that fails ends it.
+    script = ["set -e", *(f"echo '### {block}'\n{block.text}" for block in blocks)]
+    done = subprocess.run(
+        [find_tool("bash", "sh"), "-c", "\n".join(script)],
+        cwd=folder,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "Traceback" not in done.stdout, done.stdout[-4000:]
+
+
+@pytest.mark.parametrize("block", to_run("python"), ids=str)
+def test_python_blocks(block: Block, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(block.text, "utf-8")
+    run(sys.executable, script, cwd=tmp_path, env=environment(tmp_path))
+
+
+@pytest.mark.parametrize("block", to_run("c"), ids=str)
+def test_c_blocks(block: Block, tmp_path: Path) -> None:
+    source, include = tmp_path / "block.c", resources.files("andrea") / "include"
+    source.write_text(block.text, "utf-8")
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", f"-I{include}"]
+    if "int main(" not in block.text:
+        run(*c_compiler(), *strict, "-fsyntax-only", source)
+        return
+    library = library_path().parent
+    link = [f"-L{library}", "-lmicrogpt_cuda", f"-Wl,-rpath,{library}"]
+    run(*c_compiler(), *strict, source, *link, "-o", tmp_path / "block")
+    run(tmp_path / "block")
