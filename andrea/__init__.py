@@ -32,13 +32,14 @@ if TYPE_CHECKING:
         instruction_set,
         set_num_threads,
     )
-    from .model import GPT, Decoder, engine_memory
+    from .decoder import Decoder
+    from .model import GPT, engine_memory
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "GPT": "model",
-    "Decoder": "model",
+    "Decoder": "decoder",
     "engine_memory": "model",
     "set_num_threads": "_library",
     "get_num_threads": "_library",

@@ -67,16 +67,16 @@ def _load() -> Any:
     # wrong signatures in silence.
     try:
         version = library.mg_abi_version()
-        sizes = (library.mg_config_size(), library.mg_step_options_size())
+        if version != library.MG_ABI_VERSION:
+            raise LibraryError(
+                f"{path} has ABI version {version}, but these bindings need "
+                f"{library.MG_ABI_VERSION}: rebuild with 'pip install .'"
+            )
         for name in dir(library):
             getattr(library, name)
-    except AttributeError as error:
+        sizes = (library.mg_config_size(), library.mg_step_options_size())
+    except (AttributeError, ffi.error) as error:
         raise LibraryError(f"{path} is not the library of these bindings: {error}") from error
-    if version != library.MG_ABI_VERSION:
-        raise LibraryError(
-            f"{path} has ABI version {version}, but these bindings need {library.MG_ABI_VERSION}: "
-            "rebuild with 'pip install .'"
-        )
     expected = (ffi.sizeof("mg_config"), ffi.sizeof("mg_step_options"))
     if sizes != expected:
         raise LibraryError(f"{path} has structs of {sizes} bytes, these bindings of {expected}")

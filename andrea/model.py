@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._library import check, ffi, lib
+from .arguments import integer, number
 from .arrays import float32_pointer, int32_pointer, token_array, view
 from .config import ModelConfig
+from .decoder import Decoder
 from .errors import ArgumentError, DTypeError, StateError
 
 
@@ -22,26 +23,6 @@ def _native_config(config: ModelConfig) -> Any:
     for name, value in config.to_dict().items():
         setattr(native, name, value)
     return native
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise DTypeError(f"{name} must be a number, got {value!r}") from error
-    if math.isnan(number) or abs(number) > 3.4e38:
-        raise ArgumentError(f"{name} must be finite, got {value!r}")
-    return number
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise DTypeError(f"{name} must be an integer, got {value!r}") from error
-    if not low <= number <= high:
-        raise ArgumentError(f"{name} must be between {low} and {high}, got {number}")
-    return number
 
 
 def engine_memory(
@@ -63,10 +44,8 @@ def engine_memory(
         DeviceError: the device or precision is not available.
     """
     plan = ffi.new("mg_memory_plan *")
-    B = _integer("batch_size", batch_size, 1, 2**31 - 1)
-    T = _integer(
-        "block_size", config.block_size if block_size is None else block_size, 1, 2**31 - 1
-    )
+    B = integer("batch_size", batch_size, 1, 2**31 - 1)
+    T = integer("block_size", config.block_size if block_size is None else block_size, 1, 2**31 - 1)
     native = _native_config(config)
     check(
         lib.mg_plan_memory(native, device.encode(), precision.encode(), B, T, bool(training), plan)
@@ -105,7 +84,7 @@ class GPT:
                 _native_config(config),
                 str(device).encode(),
                 str(precision).encode(),
-                _integer("seed", seed, 0, 2**64 - 1),
+                integer("seed", seed, 0, 2**64 - 1),
                 handle,
             )
         )
@@ -150,7 +129,7 @@ class GPT:
 
     @step_count.setter
     def step_count(self, count: int) -> None:
-        check(lib.mg_model_set_step_count(self._model, _integer("step_count", count, 0, 2**63 - 1)))
+        check(lib.mg_model_set_step_count(self._model, integer("step_count", count, 0, 2**63 - 1)))
 
     # ---- training
 
@@ -193,12 +172,12 @@ class GPT:
         Raises:
             StateError: no `forward` came before, or its backward is done already.
         """
-        check(lib.mg_backward(self._model, _number("loss_scale", loss_scale)))
+        check(lib.mg_backward(self._model, number("loss_scale", loss_scale)))
 
     def forward_backward(self, inputs: Any, targets: Any, loss_scale: float = 1.0) -> float:
         """`forward` and `backward` in one, with the same bits and less work; returns the loss."""
         tokens, wanted = self._batch(inputs, targets)
-        scale = _number("loss_scale", loss_scale)
+        scale = number("loss_scale", loss_scale)
         loss = ffi.new("float *")
         check(
             lib.mg_forward_backward(
@@ -236,12 +215,12 @@ class GPT:
         """
         options = ffi.new("mg_step_options *")
         options.struct_size = ffi.sizeof("mg_step_options")
-        options.learning_rate = _number("learning_rate", learning_rate)
-        options.beta1 = _number("beta1", beta1)
-        options.beta2 = _number("beta2", beta2)
-        options.epsilon = _number("eps", eps)
-        options.weight_decay = _number("weight_decay", weight_decay)
-        options.max_norm = _number("max_norm", max_norm)
+        options.learning_rate = number("learning_rate", learning_rate)
+        options.beta1 = number("beta1", beta1)
+        options.beta2 = number("beta2", beta2)
+        options.epsilon = number("eps", eps)
+        options.weight_decay = number("weight_decay", weight_decay)
+        options.max_norm = number("max_norm", max_norm)
         norm = ffi.new("float *")
         check(lib.mg_step(self._model, options, norm))
         self.last_gradient_norm = float(norm[0])
@@ -309,7 +288,7 @@ class GPT:
 
     def reset(self, seed: int) -> None:
         """Start again: parameters from the seed; gradients, moments and step_count 0."""
-        check(lib.mg_model_reset(self._model, _integer("seed", seed, 0, 2**64 - 1)))
+        check(lib.mg_model_reset(self._model, integer("seed", seed, 0, 2**64 - 1)))
 
     def close(self) -> None:
         """Let go of the engine's memory, which is freed once no view or decoder uses it."""
@@ -323,7 +302,7 @@ class GPT:
         Raises:
             OutOfMemoryError: the cache doesn't fit in memory.
         """
-        return Decoder(self, batch_size)
+        return Decoder(self._model, self._config.vocab_size, batch_size)
 
     def generate(
         self,
@@ -353,61 +332,3 @@ class GPT:
             seed=seed,
             stop=stop,
         )
-
-
-class Decoder:
-    """Sequences of one model that grow token by token; made by `GPT.decoder`.
-
-    A sequence that would pass block_size keeps its last block_size // 2 tokens, reads them again
-    from position 0, and goes on.
-    """
-
-    def __init__(self, model: GPT, batch_size: int = 1) -> None:
-        self._batch_size = _integer("batch_size", batch_size, 1, 2**20)
-        self._vocab_size = model.config.vocab_size
-        handle = ffi.new("mg_decoder **")
-        check(lib.mg_decoder_create(model._model, self._batch_size, handle))
-        self._handle = ffi.gc(handle[0], lib.mg_decoder_free)
-        self._logits = np.zeros((self._batch_size, self._vocab_size), dtype=np.float32)
-
-    @property
-    def batch_size(self) -> int:
-        """The number of sequences, B."""
-        return self._batch_size
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens that each sequence attends to now."""
-        return [int(lib.mg_decoder_length(self._handle, s)) for s in range(self._batch_size)]
-
-    def feed(self, tokens: Sequence[Any]) -> NDArray[np.float32]:
-        """Append tokens to the sequences; returns the logits after each one's last token.
-
-        Args:
-            tokens: B lists or arrays of token ids, which may be empty.
-
-        Returns:
-            (B, V) float32, a copy; the row of a sequence that got nothing is as before.
-
-        Raises:
-            ArgumentError: there are not B lists, or an id is outside the vocabulary.
-        """
-        if len(tokens) != self._batch_size:
-            raise ArgumentError(f"tokens must hold {self._batch_size} sequences, got {len(tokens)}")
-        arrays = [token_array(f"tokens[{s}]", new, ndim=1) for s, new in enumerate(tokens)]
-        counts = np.array([array.size for array in arrays], dtype=np.int32)
-        joined = np.concatenate(arrays)
-        check(
-            lib.mg_decoder_feed(
-                self._handle,
-                int32_pointer(joined),
-                int32_pointer(counts),
-                float32_pointer(self._logits),
-            )
-        )
-        return self._logits.copy()
-
-    def reset(self) -> None:
-        """Forget all tokens."""
-        check(lib.mg_decoder_reset(self._handle))
-        self._logits[:] = 0
