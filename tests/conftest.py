@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def _shared_text(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"no {name} in ../shared/data beside the repository")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests run in an empty folder: nothing is left in the checkout, and a child's `import andrea`
+    finds the installed package, not the sources, which lack their library."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("here"))
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(scope="session")

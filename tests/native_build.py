@@ -19,14 +19,14 @@ REPOSITORY = TESTS.parent
 TIMEOUT = 600
 
 
-def find_tool(name: str, *others: str) -> str:
-    """The path of a program on PATH or beside this Python; a skip where there is none."""
+def find_tool(*names: str) -> str:
+    """The first of some programs on PATH or beside this Python; a skip where there is none."""
     places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
-    for candidate in (name, *others):
-        found = shutil.which(candidate, path=places)
+    for name in names:
+        found = shutil.which(name, path=places)
         if found:
             return found
-    pytest.skip(f"no {name} on PATH")
+    pytest.skip(f"no {' or '.join(names)} on PATH")
 
 
 def c_compiler() -> list[str]:
@@ -70,10 +70,9 @@ def copy_sources(folder: Path) -> Path:
 
 def configure(source: Path, folder: Path, **options: str) -> None:
     """Run CMake's first half, with -D<option>=<value> for each option."""
-    generator = []
-    ninja = shutil.which("ninja")
-    if ninja:
-        generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    make = find_tool("ninja", "make")
+    kind = "Ninja" if Path(make).name == "ninja" else "Unix Makefiles"
+    generator = ["-G", kind, f"-DCMAKE_MAKE_PROGRAM={make}"]
     settings = [f"-D{name}={value}" for name, value in options.items()]
     quick = "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
     run(find_tool("cmake"), "-S", source, "-B", folder, *generator, quick, *settings)
