@@ -1,10 +1,10 @@
 """Everything `andrea train` decides when left alone, and what a run will take: the plan.
 
 The rule for size. A model learns best per operation when it sees about 20 tokens per parameter
-(Hoffmann et al. 2022). So: of the ladder's shapes (shapes.py), the largest that sees so many in the
-time there is, and that has at most 2 parameters per token of the text, since larger ones learn a
-text by heart. The rest follows: context by width and text; tokens of a step so that there are some
-6,000 steps; learning rate falling with the square root of the width.
+(Hoffmann et al. 2022). So: of the ladder's shapes (shapes.py), the one that comes nearest to that
+in the time there is, of those with at most 2 parameters per token of the text, since larger ones
+learn a text by heart. The rest follows: context by width and text; tokens of a step so that there
+are some 6,000 steps; learning rate falling with the square root of the width.
 """
 
 from __future__ import annotations
@@ -158,11 +158,14 @@ def plan(
     if seconds is None or speed is None:
         seconds, speed = _chosen(seconds, DEFAULT_SECONDS), _NOMINAL_SPEED
     work = _SHARE_OF_TRAINING * seconds * speed
-    candidates = list(shapes(choices, vocab_size, train_tokens))
-    model = candidates[0]
-    for candidate in candidates[1:]:
-        if _trains_well(candidate, work, train_tokens) and _fits(candidate, 1, memory):
-            model = candidate
+    smallest, *larger = shapes(choices, vocab_size, train_tokens)
+    candidates = [
+        candidate
+        for candidate in larger
+        if num_parameters(candidate) <= _PARAMETERS_PER_TEXT_TOKEN * train_tokens
+        and _fits(candidate, 1, memory)
+    ]
+    model = min([smallest, *candidates], key=lambda candidate: _distance(candidate, work))
     tokens = work / flops_per_token(model, training=True)
     batch_size, accumulate = _batch(choices, model, tokens, train_tokens, memory)
     config = TrainConfig(
@@ -187,18 +190,14 @@ def plan(
         choices=choices,
         memory=needed,
         train_tokens=train_tokens,
-        notes=_notes(choices, model, candidates[-1], train_tokens, accumulate),
+        notes=_notes(choices, accumulate),
     )
 
 
-def _trains_well(model: ModelConfig, work: float, train_tokens: int) -> bool:
-    """Whether the model sees enough tokens for its size, and the text has enough of them."""
-    parameters = num_parameters(model)
-    tokens = work / flops_per_token(model, training=True)
-    return (
-        tokens >= TOKENS_PER_PARAMETER * parameters
-        and parameters <= _PARAMETERS_PER_TEXT_TOKEN * train_tokens
-    )
+def _distance(model: ModelConfig, work: float) -> float:
+    """How far, as a ratio, the model's tokens per parameter will be from the best."""
+    tokens = max(work, 1.0) / flops_per_token(model, training=True)
+    return abs(math.log(tokens / num_parameters(model) / TOKENS_PER_PARAMETER))
 
 
 def _fits(model: ModelConfig, batch_size: int, memory: int | None) -> bool:
@@ -240,18 +239,12 @@ def _with_intervals(config: TrainConfig, choices: Choices, steps: int, most: int
     )
 
 
-def _notes(
-    choices: Choices,
-    model: ModelConfig,
-    largest: ModelConfig,
-    train_tokens: int,
-    accumulate: int,
-) -> tuple[str, ...]:
+def _notes(choices: Choices, accumulate: int) -> tuple[str, ...]:
     notes = []
-    if not choices.fixes_shape and model != largest:
+    if not choices.fixes_shape:
         notes.append(
-            f"size: the largest that sees {TOKENS_PER_PARAMETER} tokens per parameter in this time "
-            f"and has at most {_PARAMETERS_PER_TEXT_TOKEN} parameters per token of the text"
+            f"size: nearest to {TOKENS_PER_PARAMETER} tokens per parameter in this time, "
+            f"with at most {_PARAMETERS_PER_TEXT_TOKEN} parameters per token of the text"
         )
     if choices.accumulate is None and accumulate > 1:
         notes.append(f"batch: in {accumulate} parts, to fit in memory")
