@@ -90,7 +90,8 @@ def _table_lines() -> list[str]:
         for (file, name), (used, measured, tolerance) in sorted(worst.items())
     ]
     half = -(-len(cells) // 2)
-    return ["   ".join(pair) for pair in zip_longest(cells[:half], cells[half:], fillvalue="")]
+    rows = zip_longest(cells[:half], cells[half:], fillvalue="")
+    return ["   ".join(row).rstrip() for row in rows]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
