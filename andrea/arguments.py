@@ -6,7 +6,7 @@ import math
 import operator
 from typing import Any
 
-from .errors import ArgumentError, DTypeError
+from .errors import ArgumentError, DeviceError, DTypeError
 
 
 def number(name: str, value: Any) -> float:
@@ -18,6 +18,8 @@ def number(name: str, value: Any) -> float:
     """
     try:
         result = float(value)
+    except OverflowError as error:
+        raise ArgumentError(f"{name} must be finite, and the number given is too large") from error
     except (TypeError, ValueError) as error:
         raise DTypeError(f"{name} must be a number, got {value!r}") from error
     if math.isnan(result) or abs(result) > 3.4e38:
@@ -39,3 +41,17 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
     if not low <= result <= high:
         raise ArgumentError(f"{name} must be between {low} and {high}, got {result}")
     return result
+
+
+def choice(name: str, value: Any) -> bytes:
+    """`value`, the name of a device or precision, as the engine takes it.
+
+    Raises:
+        DTypeError: it is not a string.
+        DeviceError: no name can look like that.
+    """
+    if not isinstance(value, str):
+        raise DTypeError(f"{name} must be a string, got {value!r}")
+    if not value.isascii() or not value.isprintable():
+        raise DeviceError(f"there is no {name} {value!r}")
+    return value.encode("ascii")

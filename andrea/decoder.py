@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ._library import check, ffi, lib
 from .arguments import integer
 from .arrays import float32_pointer, int32_pointer, token_array
-from .errors import ArgumentError
+from .errors import ArgumentError, DTypeError
 
 
 class Decoder:
@@ -49,7 +49,10 @@ class Decoder:
 
         Raises:
             ArgumentError: there are not B lists, or an id is outside the vocabulary.
+            DTypeError: `tokens` is no sequence, or holds something else than integers.
         """
+        if not isinstance(tokens, Sequence | np.ndarray):
+            raise DTypeError(f"tokens must be a sequence of sequences, got {type(tokens).__name__}")
         if len(tokens) != self._batch_size:
             raise ArgumentError(f"tokens must hold {self._batch_size} sequences, got {len(tokens)}")
         arrays = [token_array(f"tokens[{s}]", new, ndim=1) for s, new in enumerate(tokens)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._library import check, ffi, lib
-from .arguments import integer, number
+from .arguments import choice, integer, number
 from .arrays import float32_pointer, int32_pointer, token_array, view
 from .config import ModelConfig
 from .decoder import Decoder
@@ -48,7 +48,15 @@ def engine_memory(
     T = integer("block_size", config.block_size if block_size is None else block_size, 1, 2**31 - 1)
     native = _native_config(config)
     check(
-        lib.mg_plan_memory(native, device.encode(), precision.encode(), B, T, bool(training), plan)
+        lib.mg_plan_memory(
+            native,
+            choice("device", device),
+            choice("precision", precision),
+            B,
+            T,
+            bool(training),
+            plan,
+        )
     )
     names = ("parameters", "gradients", "moments", "activations", "workspace", "total")
     return {name: int(getattr(plan, name)) for name in names}
@@ -82,8 +90,8 @@ class GPT:
         check(
             lib.mg_model_create(
                 _native_config(config),
-                str(device).encode(),
-                str(precision).encode(),
+                choice("device", device),
+                choice("precision", precision),
                 integer("seed", seed, 0, 2**64 - 1),
                 handle,
             )

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+
+import andrea
 from reference import gpt
 from reference.compare import assert_close
 from reference.ops import Array
-
-import andrea
 
 LOGITS_TOLERANCE = 1e-5
 LOSS_TOLERANCE = 1e-6

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import andrea
 from parity_pair import (
     CASES,
     LOGITS_TOLERANCE,
@@ -19,8 +21,6 @@ from parity_pair import (
 )
 from reference import adamw, gpt
 from reference.compare import assert_close
-
-import andrea
 
 
 @pytest.mark.parametrize("case", CASES)

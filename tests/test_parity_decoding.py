@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from parity_pair import CASES, LOGITS_TOLERANCE, pair, random_batch
 from reference import gpt
 from reference.compare import assert_close

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from reference import adamw, complex_step, gpt, ops
 from reference.compare import MEASURED, assert_close, relative_error
 from reference.ops import Array

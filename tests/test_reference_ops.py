@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+
 from reference import complex_step, ops
 from reference.compare import assert_close
 from reference.ops import Array

@@ -228,9 +228,7 @@ mg_status mg_plan_memory(const mg_config* config, const char* device, const char
         check_pointer(device, "plan_memory", "device");
         check_pointer(precision, "plan_memory", "precision");
         const mg::Config checked = mg::config_of(config, "plan_memory");
-        check_argument(B >= 1, "plan_memory: B is %d but must be at least 1", B);
-        check_argument(T >= 1 && T <= checked.block_size, "plan_memory: T is %d but block_size is %lld", T,
-                       static_cast<long long>(checked.block_size));
+        checked.check_batch("plan_memory", B, T);
         *plan = mg::Gpt::plan(checked, *mg::create_backend(device, precision), B, T, training != 0);
     });
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
 from ops.device import ISAS, Device, OpError
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reference.ops import Array
 
 from andrea import _library
+from reference.ops import Array
 
 ISAS = ("generic", "avx2", "avx512")
 THREAD_COUNTS = (1, 2, 3)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from ops.device import Device, added
 from reference.adamw import AdamWOptions, adamw_step
 from reference.compare import assert_close

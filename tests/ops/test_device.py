@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from ops.device import Device, OpError, Written, added, output
 
 X, WEIGHT, BIAS = np.ones((3, 4), np.float32), np.ones((6, 4), np.float32), np.ones(6, np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from ops.device import Device, output
 from reference.compare import assert_close
 

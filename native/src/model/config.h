@@ -14,7 +14,8 @@ struct Config {
 
     int64_t mlp_dim() const { return 4 * n_embd; }
 
-    void check() const;  // raises MG_ERROR_ARGUMENT
+    void check() const;                                              // raises MG_ERROR_ARGUMENT
+    void check_batch(const char* call, int64_t B, int64_t T) const;  // the same, of a batch's sizes
 };
 
 }  // namespace mg

@@ -183,9 +183,7 @@ void Gpt::set_step_count(int64_t count) {
 // ---- checks and memory
 
 void Gpt::check_tokens(const char* call, const int32_t* tokens, int64_t B, int64_t T) const {
-    check_argument(B >= 1, "%s: B is %lld but must be at least 1", call, static_cast<long long>(B));
-    check_argument(T >= 1 && T <= config_.block_size, "%s: T is %lld but block_size is %lld", call,
-                   static_cast<long long>(T), static_cast<long long>(config_.block_size));
+    config_.check_batch(call, B, T);
     for (int64_t i = 0; i < B * T; ++i)
         check_argument(tokens[i] >= 0 && tokens[i] < config_.vocab_size,
                        "%s: token %d at position (%lld, %lld) is outside the vocabulary of %lld", call, tokens[i],
