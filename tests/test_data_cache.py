@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -288,15 +287,20 @@ def test_a_killed_process_leaves_no_half_entry(book: Path, cache: Path) -> None:
     assert not left.exists()
 
 
-def _prepare_and_count(book: str, cache: str) -> tuple[str, int]:
-    prepared = prepare([book], cache_dir=cache, tokenizer="byte")
-    return prepared.fingerprint, int(np.asarray(prepared.train).sum())
+COUNT = """
+import sys
+from andrea.data import prepare
+prepared = prepare([sys.argv[1]], cache_dir=sys.argv[2], tokenizer="byte")
+print(prepared.fingerprint, int(prepared.train.sum()))
+"""
 
 
 def test_many_processes_at_once(book: Path, cache: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        results = pool.starmap(_prepare_and_count, [(str(book), str(cache))] * 6)
-    assert len(set(results)) == 1
+    command = [sys.executable, "-c", COUNT, str(book), str(cache)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    results = [process.communicate(timeout=60)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 4
+    assert results[0] and len(set(results)) == 1
     assert not list(cache.glob("unfinished-*"))
 
 

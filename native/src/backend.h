@@ -95,7 +95,7 @@ class Backend {
     // hidden = x weight^T + bias; out = gelu(hidden)
     virtual void linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight,
                                      const float* bias, int64_t N) = 0;
-    // out = residual + x weight^T + bias
+    // out = residual + x weight^T + bias; out may be residual
     virtual void linear_residual_forward(float* out, const float* residual, const Element* x, const Weight& weight,
                                          const float* bias, int64_t N) = 0;
     // dx[N, columns] = dout[N, rows] weight

@@ -25,10 +25,11 @@ constexpr size_t kProductScratchBytes = (kPackedB + kPackedA + kTileRows * kTile
 
 // Turns n <= kWidth finished sums into C (and the second output); `at` is their place in both.
 inline void finish_vector(const Product& p, Vector sum, int64_t at, int64_t column, int64_t n) {
-    if (p.bias != nullptr) sum = sum + load_some(p.bias + column, n);
     if (p.epilogue == Epilogue::bias_gelu) {
         store_some(p.second + at, sum, n);
         sum = gelu(sum);
+    } else if (p.epilogue == Epilogue::bias_residual) {
+        if (p.bias != nullptr) sum = sum + load_some(p.bias + column, n);
     } else if (p.epilogue == Epilogue::gelu_backward) {
         const Vector hidden = load_some(p.other + at, n);
         const Gate gate = gelu_gate(hidden);
@@ -38,19 +39,17 @@ inline void finish_vector(const Product& p, Vector sum, int64_t at, int64_t colu
     store_some(p.c + at, sum, n);
 }
 
-// The same for a tile; the sums may lie in either output.
-inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, int64_t row, int64_t column,
-                        int64_t rows, int64_t columns) {
-    for (int64_t i = 0; i < rows; ++i) {
-        const int64_t at = (row + i) * p.c_row + column;
+// The same for a tile at `at`, whose first column is `column`; the sums may lie in either output.
+inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, int64_t at, int64_t column, int64_t rows,
+                        int64_t columns) {
+    for (int64_t i = 0; i < rows; ++i, sums += sums_row, at += p.c_row) {
         if (columns == kTileColumns) {
-            const Vector left = load(sums + i * sums_row), right = load(sums + i * sums_row + kWidth);
+            const Vector left = load(sums), right = load(sums + kWidth);
             finish_vector(p, left, at, column, kWidth);
             finish_vector(p, right, at + kWidth, column + kWidth, kWidth);
         } else {
-            for_vectors(columns, [&](int64_t j, int64_t n) {
-                finish_vector(p, load_some(sums + i * sums_row + j, n), at + j, column + j, n);
-            });
+            for_vectors(columns,
+                        [&](int64_t j, int64_t n) { finish_vector(p, load_some(sums + j, n), at + j, column + j, n); });
         }
     }
 }
@@ -89,17 +88,13 @@ inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_
     float* edge = packed_a + kPackedA;  // a tile that C has no room for
     const int64_t columns = column_end - column_begin;
     const bool transposed = p.a_depth != 1;
-    const bool finishes =
-        p.bias != nullptr || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward;
+    const bool is_gelu = p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward;
+    const bool finishes = is_gelu || p.epilogue == Epilogue::bias_residual;
     // Sums of the depth so far wait in an output that is not an input at the same time.
     float* partial_sums = p.epilogue == Epilogue::gelu_backward ? p.second : p.c;
-    const float* start = p.epilogue == Epilogue::accumulate      ? p.c
-                         : p.epilogue == Epilogue::bias_residual ? p.other
-                                                                 : nullptr;
     for (int64_t k = 0; k < p.K; k += kDepthBlock) {
         const int64_t depth = p.K - k < kDepthBlock ? p.K - k : kDepthBlock;
         const bool last = k + depth == p.K;
-        const float* before = k == 0 ? start : partial_sums;
         pack_panels(packed_b, p.b + k * p.b_depth + column_begin * p.b_column, p.b_depth, p.b_column, depth, columns);
         for (int64_t block = row_begin; block < row_end; block += kRowBlock) {
             const int64_t block_rows = row_end - block < kRowBlock ? row_end - block : kRowBlock;
@@ -113,18 +108,24 @@ inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_
                 for (int64_t row = 0; row < block_rows; row += kTileRows) {
                     const int64_t rows = block_rows - row < kTileRows ? block_rows - row : kTileRows;
                     const int64_t at = (block + row) * p.c_row + column_begin + column;
+                    Start start = {nullptr, p.c_row};
+                    if (k > 0 || p.epilogue == Epilogue::accumulate)
+                        start.numbers = partial_sums + at;
+                    else if (p.epilogue == Epilogue::bias_residual)
+                        start.numbers = p.other + at;
+                    else if (p.bias != nullptr)
+                        start = {p.bias + column_begin + column, 0};
                     float* sums = whole ? partial_sums + at : edge;
                     const int64_t sums_row = whole ? p.c_row : kTileColumns;
-                    if (before != nullptr && before + at != sums)
-                        copy_tile(sums, sums_row, before + at, p.c_row, rows, present);
-                    if (transposed)
-                        tile(rows, sums, sums_row, packed_a + row / kTileRows * packed_tile(depth), 1, kTileRows,
-                             packed_b + column * depth, depth, before != nullptr);
-                    else
-                        tile(rows, sums, sums_row, packed_a + row * kPackedRow, kPackedRow, 1,
-                             packed_b + column * depth, depth, before != nullptr);
+                    if (!whole && start.numbers != nullptr) {
+                        copy_tile(edge, kTileColumns, start.numbers, start.stride, rows, present);
+                        start = {edge, kTileColumns};
+                    }
+                    const float* a = packed_a + (transposed ? row / kTileRows * packed_tile(depth) : row * kPackedRow);
+                    tile(rows, sums, sums_row, start, a, transposed ? 1 : kPackedRow, transposed ? kTileRows : 1,
+                         packed_b + column * depth, depth);
                     if (last && finishes)
-                        finish_tile(p, sums, sums_row, block + row, column_begin + column, rows, present);
+                        finish_tile(p, sums, sums_row, at, column_begin + column, rows, present);
                     else if (!whole)
                         copy_tile(partial_sums + at, p.c_row, sums, sums_row, rows, present);
                 }
@@ -152,8 +153,11 @@ inline void product_few_rows(const Product& p, int64_t column_begin, int64_t col
             for (int64_t rest = k; rest < p.K; ++rest) totals[i] += p.a[i * p.a_row + rest] * b[rest];
             const int64_t at = i * p.c_row + column;
             if (p.epilogue == Epilogue::accumulate) totals[i] += p.c[at];
-            if (p.epilogue == Epilogue::bias_residual) totals[i] += p.other[at];
-            finish_tile(p, totals + i, 1, i, column, 1, 1);
+            if (p.epilogue == Epilogue::bias_residual)
+                totals[i] += p.other[at];
+            else if (p.bias != nullptr)
+                totals[i] += p.bias[column];
+            finish_tile(p, totals + i, 1, at, column, 1, 1);
         }
     }
 }

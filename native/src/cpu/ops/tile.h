@@ -11,15 +11,21 @@ constexpr int kTileColumns = 2 * kWidth;
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// c[ROWS, kTileColumns] (+)= a b.  a(row, depth) = a[row * a_row + depth * a_depth]; b is a packed panel [depth][kTileColumns].
+// What a tile's sums start from: numbers[row * stride + column], or 0 where numbers is null; stride 0 is one row for all.
+struct Start {
+    const float* numbers;
+    int64_t stride;
+};
+
+// c[ROWS, kTileColumns] = start + a b.  a(row, depth) = a[row * a_row + depth * a_depth]; b is a packed panel [depth][kTileColumns].
 // The order of the sum over depth is the same for every tile shape, so a row's result doesn't depend on its neighbours.
 template <int ROWS>
-inline void tile_rows(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_depth, const float* b,
-                      int64_t depth, bool accumulate) {
+inline void tile_rows(float* c, int64_t c_row, Start start, const float* a, int64_t a_row, int64_t a_depth,
+                      const float* b, int64_t depth) {
     Vector left[ROWS], right[ROWS];
     for (int i = 0; i < ROWS; ++i) {
-        left[i] = accumulate ? load(c + i * c_row) : Vector{};
-        right[i] = accumulate ? load(c + i * c_row + kWidth) : Vector{};
+        left[i] = start.numbers != nullptr ? load(start.numbers + i * start.stride) : Vector{};
+        right[i] = start.numbers != nullptr ? load(start.numbers + i * start.stride + kWidth) : Vector{};
     }
     for (int64_t k = 0; k < depth; ++k) {
         const Vector b_left = load(b), b_right = load(b + kWidth);
@@ -39,21 +45,21 @@ inline void tile_rows(float* c, int64_t c_row, const float* a, int64_t a_row, in
 }
 
 template <int ROWS>
-inline void tile_rows_or_fewer(int64_t rows, float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_depth,
-                               const float* b, int64_t depth, bool accumulate) {
+inline void tile_rows_or_fewer(int64_t rows, float* c, int64_t c_row, Start start, const float* a, int64_t a_row,
+                               int64_t a_depth, const float* b, int64_t depth) {
     if (rows >= ROWS)
-        tile_rows<ROWS>(c, c_row, a, a_row, a_depth, b, depth, accumulate);
+        tile_rows<ROWS>(c, c_row, start, a, a_row, a_depth, b, depth);
     else if constexpr (ROWS > 1)
-        tile_rows_or_fewer<ROWS - 1>(rows, c, c_row, a, a_row, a_depth, b, depth, accumulate);
+        tile_rows_or_fewer<ROWS - 1>(rows, c, c_row, start, a, a_row, a_depth, b, depth);
 }
 
 // rows <= kTileRows.  The two layouts of a get code of their own, because a stride of 1 is an address for free.
-inline void tile(int64_t rows, float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_depth, const float* b,
-                 int64_t depth, bool accumulate) {
+inline void tile(int64_t rows, float* c, int64_t c_row, Start start, const float* a, int64_t a_row, int64_t a_depth,
+                 const float* b, int64_t depth) {
     if (a_depth == 1)
-        tile_rows_or_fewer<kTileRows>(rows, c, c_row, a, a_row, 1, b, depth, accumulate);
+        tile_rows_or_fewer<kTileRows>(rows, c, c_row, start, a, a_row, 1, b, depth);
     else
-        tile_rows_or_fewer<kTileRows>(rows, c, c_row, a, 1, a_depth, b, depth, accumulate);
+        tile_rows_or_fewer<kTileRows>(rows, c, c_row, start, a, 1, a_depth, b, depth);
 }
 
 // Packs columns [0, columns) of b(depth, column) into panels of kTileColumns: out[panel][depth][kTileColumns], missing columns 0.
@@ -95,9 +101,11 @@ inline void multiply_panels(float* c, int64_t c_row, const float* a, int64_t a_r
                             const float* b_panels, int64_t panel_stride, int64_t rows, int64_t columns, int64_t depth,
                             bool accumulate) {
     for (int64_t column = 0; column < columns; column += kTileColumns, b_panels += panel_stride)
-        for (int64_t row = 0; row < rows; row += kTileRows)
-            tile(rows - row < kTileRows ? rows - row : kTileRows, c + row * c_row + column, c_row, a + row * a_row,
-                 a_row, a_depth, b_panels, depth, accumulate);
+        for (int64_t row = 0; row < rows; row += kTileRows) {
+            float* to = c + row * c_row + column;
+            tile(rows - row < kTileRows ? rows - row : kTileRows, to, c_row, {accumulate ? to : nullptr, c_row},
+                 a + row * a_row, a_row, a_depth, b_panels, depth);
+        }
 }
 
 }  // namespace
