@@ -39,18 +39,9 @@ size_t floats_bytes(int64_t count) { return static_cast<size_t>(count) * sizeof(
 
 CpuBackend::CpuBackend() : kernels_(kernels()) {}
 
-CpuBackend::~CpuBackend() {
-    release_memory(thread_memory_);
-    release_memory(shared_memory_);
-}
-
 // ---- memory
 
-void* CpuBackend::allocate(size_t bytes) {
-    void* memory = allocate_memory(bytes);
-    if (memory == nullptr) throw Error(MG_ERROR_MEMORY, format("the CPU has no %zu bytes of memory left", bytes));
-    return memory;
-}
+void* CpuBackend::allocate(size_t bytes) { return allocate_memory(bytes); }
 
 void CpuBackend::release(void* memory) { release_memory(memory); }
 
@@ -71,27 +62,11 @@ void CpuBackend::copy_out(void* host, const void* device, size_t bytes) {
 CpuBackend::ThreadScratch CpuBackend::thread_scratch(size_t bytes) {
     // The number of threads is read once an op: another thread may set it at any time.
     const int threads = thread_count();
-    const size_t stride = whole_lines(bytes), wanted = stride * static_cast<size_t>(threads);
-    if (wanted > thread_memory_bytes_) {
-        release_memory(thread_memory_);
-        thread_memory_ = nullptr;
-        thread_memory_bytes_ = 0;
-        thread_memory_ = allocate(wanted);
-        thread_memory_bytes_ = wanted;
-    }
-    return {static_cast<char*>(thread_memory_), stride, threads};
+    const size_t stride = whole_lines(bytes);
+    return {static_cast<char*>(thread_scratch_.at_least(stride * static_cast<size_t>(threads))), stride, threads};
 }
 
-float* CpuBackend::shared_scratch(size_t bytes) {
-    if (bytes > shared_memory_bytes_) {
-        release_memory(shared_memory_);
-        shared_memory_ = nullptr;
-        shared_memory_bytes_ = 0;
-        shared_memory_ = allocate(bytes);
-        shared_memory_bytes_ = bytes;
-    }
-    return static_cast<float*>(shared_memory_);
-}
+float* CpuBackend::shared_scratch(size_t bytes) { return static_cast<float*>(shared_scratch_.at_least(bytes)); }
 
 size_t CpuBackend::scratch_bytes(const StepShape& s) const {
     const int64_t rows = head_chunk_rows(s.N, s.V);

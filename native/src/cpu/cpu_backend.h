@@ -5,15 +5,13 @@
 
 #include "backend.h"
 #include "cpu/kernels.h"
+#include "cpu/memory.h"
 
 namespace mg::cpu {
 
 class CpuBackend final : public Backend {
    public:
     CpuBackend();
-    ~CpuBackend() override;
-    CpuBackend(const CpuBackend&) = delete;
-    CpuBackend& operator=(const CpuBackend&) = delete;
 
     const char* device() const override { return "cpu"; }
     const char* precision() const override { return "fp32"; }
@@ -75,7 +73,7 @@ class CpuBackend final : public Backend {
     void head_losses(float* losses, float* dx, float* dwte, const float* x, const Weight& wte, const int32_t* targets,
                      float scale, int64_t N);
 
-    // Memory that grows to the largest request and is kept: `bytes` for each thread, or one block.
+    // Scratch of `bytes` for each thread, or one block for all.
     struct ThreadScratch {
         char* memory;
         size_t stride;
@@ -87,10 +85,7 @@ class CpuBackend final : public Backend {
     float* shared_scratch(size_t bytes);
 
     const Kernels& kernels_;
-    void* thread_memory_ = nullptr;
-    size_t thread_memory_bytes_ = 0;
-    void* shared_memory_ = nullptr;
-    size_t shared_memory_bytes_ = 0;
+    Scratch thread_scratch_, shared_scratch_;
 };
 
 }  // namespace mg::cpu

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "error.h"
+
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -12,9 +14,8 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-}  // namespace
-
-void* allocate_memory(size_t bytes) {
+// Null when there is none.
+void* try_to_allocate(size_t bytes) {
     const bool large = bytes >= 4 * kHugePage;
     const size_t alignment = large ? kHugePage : kLine;
     if (bytes > static_cast<size_t>(-1) - alignment) return nullptr;
@@ -29,6 +30,25 @@ void* allocate_memory(size_t bytes) {
 #endif
     return memory;
 #endif
+}
+
+}  // namespace
+
+void* allocate_memory(size_t bytes) {
+    void* memory = try_to_allocate(bytes);
+    if (memory == nullptr) throw Error(MG_ERROR_MEMORY, format("the CPU has no %zu bytes of memory left", bytes));
+    return memory;
+}
+
+void* Scratch::at_least(size_t bytes) {
+    if (bytes > bytes_) {
+        release_memory(memory_);
+        memory_ = nullptr;
+        bytes_ = 0;
+        memory_ = allocate_memory(bytes);
+        bytes_ = bytes;
+    }
+    return memory_;
 }
 
 void release_memory(void* memory) {
