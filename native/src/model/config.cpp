@@ -30,7 +30,9 @@ void Config::check() const {
     const double C = static_cast<double>(n_embd);
     const double parameters =
         static_cast<double>(vocab_size + block_size) * C + 12.0 * static_cast<double>(n_layer) * C * C;
-    check_argument(parameters <= kMostNumbers, "config: a model of %.3g parameters is too large", parameters);
+    check_argument(parameters <= kMostNumbers,
+                   "config: a model of %.3g parameters is too large; make n_embd, n_layer or vocab_size smaller",
+                   parameters);
 }
 
 void Config::check_batch(const char* call, int64_t B, int64_t T) const {
@@ -39,8 +41,8 @@ void Config::check_batch(const char* call, int64_t B, int64_t T) const {
                    static_cast<long long>(block_size));
     const double numbers =
         static_cast<double>(B) * static_cast<double>(T) * static_cast<double>(n_embd * n_layer + vocab_size);
-    check_argument(numbers <= kMostNumbers, "%s: a batch of %lld x %lld is too large", call, static_cast<long long>(B),
-                   static_cast<long long>(T));
+    check_argument(numbers <= kMostNumbers, "%s: a batch of %lld x %lld is too large; make it smaller", call,
+                   static_cast<long long>(B), static_cast<long long>(T));
 }
 
 }  // namespace mg
