@@ -128,7 +128,7 @@ Product weight_product(float* dweight, const float* dout, const float* x, int64_
 }  // namespace
 
 void CpuBackend::linear_forward(Element* out, const Element* x, const Weight& weight, const float* bias, int64_t N) {
-    multiply(forward_product(floats(out), floats(x), weight, bias, N, Epilogue::bias));
+    multiply(forward_product(floats(out), floats(x), weight, bias, N, Epilogue::store));
 }
 
 void CpuBackend::linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight,

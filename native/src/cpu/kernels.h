@@ -9,9 +9,8 @@ namespace mg::cpu {
 
 // What becomes of an element `sum` of the product.
 enum class Epilogue {
-    store,          // c = sum
+    store,          // c = sum + bias
     accumulate,     // c += sum
-    bias,           // c = sum + bias
     bias_gelu,      // second = sum + bias; c = gelu(second)
     bias_residual,  // c = other + sum + bias
     gelu_backward,  // c = sum * gelu'(other); second = gelu(other); c may be other

@@ -4,6 +4,7 @@
 
 #include "error.h"
 #include "model/arena.h"
+#include "model/block.h"
 
 namespace mg {
 
@@ -72,12 +73,13 @@ Decoder::Buffers Decoder::lay_out(void* memory, int64_t rows, size_t* bytes) con
     Arena arena(memory);
     Buffers b;
     for (int32_t** list : {&b.tokens, &b.sequences, &b.positions}) *list = arena.take<int32_t>(N * sizeof(int32_t));
-    for (float** stream : {&b.x, &b.x_middle}) *stream = arena.take<float>(N * C * number);
-    for (float** statistic : {&b.mean, &b.rstd}) *statistic = arena.take<float>(N * number);
-    b.normed = arena.take<Element>(N * C * element);
-    b.qkv = arena.take<Element>(N * 3 * C * element);
-    b.attention = arena.take<Element>(N * C * element);
-    for (Element** wide : {&b.hidden, &b.wide}) *wide = arena.take<Element>(N * M * element);
+    for (float** stream : {&b.block.x, &b.block.x_middle}) *stream = arena.take<float>(N * C * number);
+    // Nothing goes back through a decoder: one pair of statistics serves both norms, and attention saves nothing.
+    b.block.ln_1 = b.block.ln_2 = {arena.take<float>(N * number), arena.take<float>(N * number)};
+    b.block.attention_saved = nullptr;
+    b.block.qkv = arena.take<Element>(N * 3 * C * element);
+    for (Element** narrow : {&b.normed, &b.block.attention}) *narrow = arena.take<Element>(N * C * element);
+    for (Element** wide : {&b.block.hidden, &b.wide}) *wide = arena.take<Element>(N * M * element);
     b.logits = arena.take<float>(static_cast<size_t>(sequences() * c.vocab_size) * number);
     *bytes = arena.used();
     return b;
@@ -107,7 +109,8 @@ void Decoder::forward(const Rows& rows, float* logits) {
         for (end = begin + 1; end < count && last(end) == last(end - 1) + 1;) ++end;
         Element* out = reinterpret_cast<Element*>(reinterpret_cast<char*>(b.normed) +
                                                   static_cast<size_t>(begin * C) * backend.element_bytes());
-        norm(out, b, b.x + last(begin) * C, model_.parameters().table().ln_f, end - begin);
+        norm_forward(backend, model_.parameters(), out, b.block.ln_1, b.block.x + last(begin) * C,
+                     model_.parameters().table().ln_f, end - begin, C);
     }
     backend.head_forward(b.logits, b.normed, model_.parameters().weight(model_.parameters().table().wte), count);
     for (int64_t i = 0; i < count; ++i)
@@ -115,33 +118,22 @@ void Decoder::forward(const Rows& rows, float* logits) {
                          static_cast<size_t>(V) * sizeof(float));
 }
 
-// The forward list of gpt.cpp for single rows: attention looks into the cache.
+// As in gpt.cpp, but attention looks into the cache.
 void Decoder::trunk(const Buffers& b, int64_t N) {
     Backend& backend = model_.backend();
     Parameters& p = model_.parameters();
     const TensorTable& table = p.table();
     const Config& c = model_.config();
+    const BlockActivations& a = b.block;
     char* cache = cache_.as<char>();
-    backend.embedding_forward(b.x, b.tokens, b.positions, p.value(table.wte), p.value(table.wpe), N, 1, c.n_embd);
+    backend.embedding_forward(a.x, b.tokens, b.positions, p.value(table.wte), p.value(table.wpe), N, 1, c.n_embd);
     for (const BlockTensors& t : table.blocks) {
-        norm(b.normed, b, b.x, t.ln_1, N);
-        backend.linear_forward(b.qkv, b.normed, p.weight(t.c_attn.weight), p.value(t.c_attn.bias), N);
-        backend.cached_attention_forward(b.attention, cache, b.qkv, b.sequences, b.positions, N, c.block_size, c.n_embd,
-                                         c.n_head);
-        backend.linear_residual_forward(b.x_middle, b.x, b.attention, p.weight(t.attn_proj.weight),
-                                        p.value(t.attn_proj.bias), N);
-        norm(b.normed, b, b.x_middle, t.ln_2, N);
-        backend.linear_gelu_forward(b.hidden, b.wide, b.normed, p.weight(t.c_fc.weight), p.value(t.c_fc.bias), N);
-        backend.linear_residual_forward(b.x, b.x_middle, b.wide, p.weight(t.mlp_proj.weight), p.value(t.mlp_proj.bias),
-                                        N);
+        block_forward(backend, p, t, a, b.normed, b.wide, a.x, N, c.n_embd, [&] {
+            backend.cached_attention_forward(a.attention, cache, a.qkv, b.sequences, b.positions, N, c.block_size,
+                                             c.n_embd, c.n_head);
+        });
         cache += layer_cache_bytes_;
     }
-}
-
-void Decoder::norm(Element* out, const Buffers& b, const float* x, const Pair& t, int64_t N) {
-    Parameters& p = model_.parameters();
-    model_.backend().norm_forward(out, b.mean, b.rstd, x, p.value(t.weight), p.value(t.bias), N,
-                                  model_.config().n_embd);
 }
 
 }  // namespace mg

@@ -32,21 +32,18 @@ class Decoder {
         std::vector<int64_t> last;  // row, by sequence; -1: none
     };
 
-    // The same buffers for any number of rows.
+    // What all layers use in turn, for N rows.
     struct Buffers {
         int32_t *tokens, *sequences, *positions;  // [N]
-        float *x, *x_middle;                      // [N, C]
-        float *mean, *rstd;                       // [N]
-        Element *normed, *qkv, *attention;        // [N, C], [N, 3C], [N, C]
-        Element *hidden, *wide;                   // [N, 4C]
-        float* logits;                            // [sequences, V]
+        BlockActivations block;
+        Element *normed, *wide;  // [N, C], [N, 4C]
+        float* logits;           // [sequences, V]
     };
 
     Buffers lay_out(void* memory, int64_t N, size_t* bytes) const;
     void append(Rows& rows, int64_t sequence, const int32_t* tokens, int64_t count);
     void forward(const Rows& rows, float* logits);
     void trunk(const Buffers& b, int64_t N);
-    void norm(Element* out, const Buffers& b, const float* x, const Pair& tensors, int64_t N);
 
     Gpt& model_;
     std::vector<std::vector<int32_t>> history_;  // the tokens in the cache, by sequence

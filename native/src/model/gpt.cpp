@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "error.h"
+#include "model/block.h"
 
 namespace mg {
 
@@ -24,26 +25,17 @@ void Gpt::trunk_forward(const int32_t* tokens) {
     backend_->copy_in(a_.tokens, tokens, static_cast<size_t>(N) * sizeof(int32_t));
     backend_->embedding_forward(a_.blocks[0].x, a_.tokens, nullptr, parameters_.value(t.wte), parameters_.value(t.wpe),
                                 N, T_, C);
-    for (size_t i = 0; i < t.blocks.size(); ++i)
-        block_forward(t.blocks[i], a_.blocks[i], i + 1 < t.blocks.size() ? a_.blocks[i + 1].x : a_.x);
+    for (size_t i = 0; i < t.blocks.size(); ++i) {
+        const BlockActivations& a = a_.blocks[i];
+        float* x_next = i + 1 < t.blocks.size() ? a_.blocks[i + 1].x : a_.x;
+        block_forward(*backend_, parameters_, t.blocks[i], a, a_.normed, a_.wide, x_next, N, C, [&] {
+            backend_->attention_forward(a.attention, a.attention_saved, a.qkv, B_, T_, C, config_.n_head);
+        });
+    }
     norm(a_.normed, a_.ln_f, a_.x, t.ln_f);
 }
 
-void Gpt::block_forward(const BlockTensors& t, const BlockActivations& a, float* x_next) {
-    Parameters& p = parameters_;
-    const int64_t N = B_ * T_;
-    norm(a_.normed, a.ln_1, a.x, t.ln_1);
-    backend_->linear_forward(a.qkv, a_.normed, p.weight(t.c_attn.weight), p.value(t.c_attn.bias), N);
-    backend_->attention_forward(a.attention, a.attention_saved, a.qkv, B_, T_, config_.n_embd, config_.n_head);
-    backend_->linear_residual_forward(a.x_middle, a.x, a.attention, p.weight(t.attn_proj.weight),
-                                      p.value(t.attn_proj.bias), N);
-    norm(a_.normed, a.ln_2, a.x_middle, t.ln_2);
-    backend_->linear_gelu_forward(a.hidden, a_.wide, a_.normed, p.weight(t.c_fc.weight), p.value(t.c_fc.bias), N);
-    backend_->linear_residual_forward(x_next, a.x_middle, a_.wide, p.weight(t.mlp_proj.weight),
-                                      p.value(t.mlp_proj.bias), N);
-}
-
-// ---- backward: the same list, mirrored.  a_.dx holds the gradient of the residual stream from the end to the start.
+// ---- backward: the list of block.h, mirrored.  a_.dx holds the gradient of the residual stream from the end to the start.
 
 void Gpt::trunk_backward() {
     const TensorTable& t = parameters_.table();
@@ -83,8 +75,7 @@ void Gpt::block_backward(const BlockTensors& t, const BlockActivations& a) {
 }
 
 void Gpt::norm(Element* out, const NormStatistics& s, const float* x, const Pair& t) {
-    backend_->norm_forward(out, s.mean, s.rstd, x, parameters_.value(t.weight), parameters_.value(t.bias), B_ * T_,
-                           config_.n_embd);
+    norm_forward(*backend_, parameters_, out, s, x, t, B_ * T_, config_.n_embd);
 }
 
 void Gpt::norm_backward(const Element* dout, const NormStatistics& s, const float* x, const Pair& t) {

@@ -45,7 +45,6 @@ class Gpt {
     int64_t count_targets(const char* call, const int32_t* targets, int64_t N) const;
     void arrange(int64_t B, int64_t T, Keep keep);
     void trunk_forward(const int32_t* tokens);
-    void block_forward(const BlockTensors& block, const BlockActivations& a, float* x_next);
     void block_backward(const BlockTensors& block, const BlockActivations& a);
     void trunk_backward();
     void head_backward(float loss_scale);

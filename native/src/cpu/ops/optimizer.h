@@ -58,16 +58,15 @@ inline void adamw(float* parameters, float* gradients, float* m, float* v, int64
     });
 }
 
-// out[columns] = the sum of the rows, first to last.
-inline void column_sums(float* out, const float* x, int64_t rows, int64_t columns) {
-    memset(out, 0, static_cast<size_t>(columns) * sizeof(float));
-    for (int64_t row = 0; row < rows; ++row)
-        for (int64_t c = 0; c < columns; ++c) out[c] += x[row * columns + c];
-}
-
+// out[columns] += each row, first to last.
 inline void add_rows(float* out, const float* x, int64_t rows, int64_t row_stride, int64_t columns) {
     for (int64_t row = 0; row < rows; ++row)
         for (int64_t c = 0; c < columns; ++c) out[c] += x[row * row_stride + c];
+}
+
+inline void column_sums(float* out, const float* x, int64_t rows, int64_t columns) {
+    memset(out, 0, static_cast<size_t>(columns) * sizeof(float));
+    add_rows(out, x, rows, columns, columns);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // C = A B with packed operands and an epilogue: the linear layers, their gradients, and the head.
-// B is packed in blocks that stay in the second-level cache, a transposed A likewise; tiles are summed block by block over
-// the depth, and the last block ends in the epilogue.
+// Both are packed in blocks that stay in the caches; tiles are summed block by block over the depth, and the last block ends
+// in the epilogue.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -88,8 +88,7 @@ inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_
     float* edge = packed_a + kPackedA;  // a tile that C has no room for
     const int64_t columns = column_end - column_begin;
     const bool transposed = p.a_depth != 1;
-    const bool is_gelu = p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward;
-    const bool finishes = is_gelu || p.epilogue == Epilogue::bias_residual;
+    const bool finishes = p.epilogue != Epilogue::store && p.epilogue != Epilogue::accumulate;
     // Sums of the depth so far wait in an output that is not an input at the same time.
     float* partial_sums = p.epilogue == Epilogue::gelu_backward ? p.second : p.c;
     for (int64_t k = 0; k < p.K; k += kDepthBlock) {
