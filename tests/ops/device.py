@@ -1,8 +1,8 @@
 """A device to run single ops on, through the C API of microgpt_cuda_ops.h, for the op tests.
 
-One Device is one instruction set of one backend. An op runs once for each number of threads, and
-every run must give the same bits. Buffers lie between guards; what an op must not write is compared
-before and after.
+One Device is one instruction set and one precision of the CPU backend. An op runs once for each
+number of threads, and every run must give the same bits. Buffers lie between guards; what an op
+must not write is compared before and after.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 
 from andrea import _library
+from reference import bfloat16
 from reference.ops import Array
 
-ISAS = ("generic", "avx2", "avx512")
+ISAS = ("generic", "avx2", "avx512", "avx512bf16")
+PRECISIONS = ("fp32", "bf16")
 THREAD_COUNTS = (1, 2, 3)
 
-# Not a multiple of any vector: a tensor of the model's table may start at any float.
-_GUARD_WORDS = 17
+# Not a multiple of any vector: a tensor of the model's table may start at any number.
+_GUARD_LENGTH = 17
 # As a float a NaN, which spreads when it is read; as a token or target far out of range.
 _GUARD = np.uint32(0x7FC00000)
+_ELEMENT_GUARD = np.uint16(0x7FC0)
 
 
 class OpError(Exception):
@@ -47,23 +50,24 @@ def output(*shape: int) -> Written:
     return Written(np.full(shape, np.nan, np.float32))
 
 
-def opaque(size: int) -> Written:
-    """A buffer of size bytes in the backend's own layout, full of NaN."""
-    return output(-(-size // 4))
-
-
 def added(initial: Array) -> Written:
     """A float32 buffer with known values, for an op that adds (+=) to it."""
     return Written(np.ascontiguousarray(initial, np.float32))
 
 
 class Device:
-    """One backend of a copy of the engine's library that was loaded for one instruction set."""
+    """One backend of a copy of the engine's library that was loaded for one instruction set.
 
-    def __init__(self, isa: str, folder: Path) -> None:
+    unit: what rounding to an Element may change, as a share of the number (0 in fp32, where an
+    Element is a float32 and holds all that float32 holds).
+    """
+
+    def __init__(self, isa: str, precision: str, folder: Path) -> None:
         self.ffi = _library.ffi
+        self.precision = precision
+        self.unit = bfloat16.UNIT if precision == "bf16" else 0.0
         # The instruction set is chosen once per loaded library, so each gets a copy of its own.
-        path = shutil.copy(_library.library_path(), folder / f"engine_{isa}.so")
+        path = shutil.copy(_library.library_path(), folder / f"engine_{isa}_{precision}.so")
         before = os.environ.get("MICROGPT_ISA")
         os.environ["MICROGPT_ISA"] = isa
         try:
@@ -77,18 +81,35 @@ class Device:
                 os.environ["MICROGPT_ISA"] = before
         assert self.ffi.string(name[0]).decode() == isa
         handle = self.ffi.new("mg_backend**")
-        self._check(self.library.mg_backend_create(b"cpu", b"fp32", handle))
+        self._check(self.library.mg_backend_create(b"cpu", precision.encode(), handle))
         self._backend = handle[0]
+        element_bytes = self.library.mg_backend_element_bytes(self._backend)
+        assert element_bytes == (2 if precision == "bf16" else 4)
 
     def close(self) -> None:
         """Free the backend."""
         self.library.mg_backend_free(self._backend)
 
+    def rounded(self, values: Array) -> Array:
+        """float32 values as they are in an Element, or in a weight that enters a product."""
+        values = np.asarray(values, np.float32)
+        return bfloat16.rounded(values) if self.precision == "bf16" else values
+
+    def opaque(self, op: str, *sizes: int) -> Written:
+        """A buffer as large as mg_op_<op>(backend, *sizes) says, in the backend's own layout.
+
+        It is full of NaN in the backend's precision; its values are passed on as they are.
+        """
+        size = int(getattr(self.library, f"mg_op_{op}")(self._backend, *sizes))
+        nan = _ELEMENT_GUARD if self.precision == "bf16" else _GUARD
+        return Written(np.resize(nan.reshape(1).view(np.uint8), size))
+
     def run(self, op: str, *arguments: Any) -> tuple[Array, ...]:
         """Call mg_op_<op>(backend, *arguments) and return what the Written buffers hold, in order.
 
         Arrays are inputs; numbers, None and cffi pointers are passed on. A Written given twice
-        is one buffer.
+        is one buffer. A float32 array where the op takes void* is converted to Elements, which
+        must not change it, and comes back as float32.
 
         Raises:
             OpError: the op refused its arguments.
@@ -105,22 +126,21 @@ class Device:
                 )
         return first
 
-    def size(self, op: str, *sizes: int) -> int:
-        """What mg_op_<op>(backend, *sizes) says a buffer needs, in bytes."""
-        return int(getattr(self.library, f"mg_op_{op}")(self._backend, *sizes))
-
     def _run_once(self, op: str, arguments: tuple[Any, ...]) -> tuple[Array, ...]:
+        function = getattr(self.library, f"mg_op_{op}")
+        takes = self.ffi.typeof(function).args[1:]
         buffers: dict[int, _Guarded] = {}
         try:
             passed = []
-            for argument in arguments:
+            for argument, kind in zip(arguments, takes, strict=True):
                 if isinstance(argument, np.ndarray | Written):
                     if id(argument) not in buffers:
-                        buffers[id(argument)] = _Guarded(self, argument)
-                    passed.append(buffers[id(argument)].pointer)
+                        elements = kind is self.ffi.typeof("void*")
+                        buffers[id(argument)] = _Guarded(self, argument, elements)
+                    passed.append(self.ffi.cast(kind, buffers[id(argument)].pointer))
                 else:
                     passed.append(self.ffi.NULL if argument is None else argument)
-            self._check(getattr(self.library, f"mg_op_{op}")(self._backend, *passed))
+            self._check(function(self._backend, *passed))
             results = []
             for number, buffer in enumerate(buffers.values()):
                 values = buffer.read(f"{op}, buffer {number}")
@@ -139,37 +159,49 @@ class Device:
 class _Guarded:
     """Device memory that holds one array between two guards."""
 
-    def __init__(self, device: Device, source: Array | Written) -> None:
+    def __init__(self, device: Device, source: Array | Written, elements: bool) -> None:
         self.written = isinstance(source, Written)
         self.initial = source.initial if isinstance(source, Written) else source
-        assert self.initial.dtype in (np.float32, np.int32) and self.initial.flags.c_contiguous
-        guard = np.full(_GUARD_WORDS, _GUARD)
-        content = np.concatenate([guard, self.initial.reshape(-1).view(np.uint32), guard])
+        assert self.initial.dtype in (np.float32, np.int32, np.uint8)
+        assert self.initial.flags.c_contiguous
+        self.converted = (
+            elements and self.initial.dtype == np.float32 and device.precision == "bf16"
+        )
+        guard = np.full(_GUARD_LENGTH, _ELEMENT_GUARD if self.converted else _GUARD).view(np.uint8)
+        held = bfloat16.to_bits(self.initial) if self.converted else self.initial
+        if self.converted:
+            back = bfloat16.from_bits(held)
+            assert np.array_equal(back, self.initial, equal_nan=True), "Elements are not rounded"
+        self.begin, self.end = guard.nbytes, guard.nbytes + held.nbytes
+        self.content = np.concatenate([guard, held.reshape(-1).view(np.uint8), guard])
         self.device = device
-        self.size = content.nbytes
         memory = device.ffi.new("void**")
-        device._check(device.library.mg_backend_allocate(device._backend, self.size, memory))
+        size = self.content.nbytes
+        device._check(device.library.mg_backend_allocate(device._backend, size, memory))
         self.memory = memory[0]
         device._check(
             device.library.mg_backend_copy_in(
-                device._backend, self.memory, device.ffi.from_buffer(content), self.size
+                device._backend, self.memory, device.ffi.from_buffer(self.content), size
             )
         )
-        kind = "int32_t*" if self.initial.dtype == np.int32 else "float*"
-        self.pointer = device.ffi.cast(kind, self.memory) + _GUARD_WORDS
+        self.pointer = device.ffi.cast("char*", self.memory) + self.begin
 
     def read(self, name: str) -> Array:
         """What the array holds now; the guards, and an input altogether, must be as they were."""
-        content = np.empty(self.size // 4, np.uint32)
+        content = np.empty_like(self.content)
         self.device._check(
             self.device.library.mg_backend_copy_out(
-                self.device._backend, self.device.ffi.from_buffer(content), self.memory, self.size
+                self.device._backend,
+                self.device.ffi.from_buffer(content),
+                self.memory,
+                content.nbytes,
             )
         )
-        assert (content[:_GUARD_WORDS] == _GUARD).all(), f"{name}: written before its begin"
-        assert (content[-_GUARD_WORDS:] == _GUARD).all(), f"{name}: written past its end"
-        values = content[_GUARD_WORDS:-_GUARD_WORDS].view(self.initial.dtype)
-        values = values.reshape(self.initial.shape)
+        same = content == self.content
+        assert same[: self.begin].all(), f"{name}: written before its begin"
+        assert same[self.end :].all(), f"{name}: written past its end"
         if not self.written:
-            assert values.tobytes() == self.initial.tobytes(), f"{name}: an input was written"
-        return values
+            assert same.all(), f"{name}: an input was written"
+        held = content[self.begin : self.end]
+        values = bfloat16.from_bits(held.view(np.uint16)) if self.converted else held
+        return values.view(self.initial.dtype).reshape(self.initial.shape)

@@ -32,6 +32,17 @@ def test_a_read_past_the_end_brings_nan(device: Device) -> None:
     assert np.isnan(total[0])
 
 
+def test_elements_that_would_be_rounded_are_refused(device: Device) -> None:
+    """Else a test would compare with what the op was never given."""
+    x = np.full((3, 4), 1.001, np.float32)
+    arguments = ("linear_forward", output(3, 6), x, WEIGHT, BIAS, 3, 6, 4)
+    if device.precision == "fp32":
+        device.run(*arguments)
+        return
+    with pytest.raises(AssertionError, match="Elements are not rounded"):
+        device.run(*arguments)
+
+
 @pytest.mark.parametrize("sizes", [(0, 6, 4), (3, 0, 4), (3, 6, 0), (-1, 6, 4)])
 def test_sizes_below_one_are_refused(device: Device, sizes: tuple[int, int, int]) -> None:
     with pytest.raises(OpError, match=r"linear_forward: a size is (0|-1) but must be at least 1"):
@@ -53,7 +64,7 @@ def test_optimizer_options_of_another_size_are_refused(device: Device) -> None:
 
 def test_an_instruction_set_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OpError, match="MICROGPT_ISA is sse9, but this library has only: generic"):
-        Device("sse9", tmp_path)
+        Device("sse9", "fp32", tmp_path)
 
 
 def test_a_buffer_given_twice_is_one(device: Device) -> None:

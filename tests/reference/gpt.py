@@ -96,22 +96,35 @@ def loss_and_gradients(
 def generate(
     parameters: Parameters, config: Config, prompt: list[int], max_tokens: int
 ) -> list[int]:
-    """The most likely tokens after the prompt, each from a whole forward pass.
-
-    A window that would pass block_size keeps its last block_size // 2 tokens, at least one, as the
-    engine's decoder does.
-    """
-    window: list[int] = []
+    """The most likely tokens after the prompt, each from a whole forward pass."""
+    window = _window([], prompt, config)
     generated: list[int] = []
-    fed = prompt
     for _ in range(max_tokens):
-        window = window + fed
-        if len(window) > config.block_size:
-            window = window[-max(1, config.block_size // 2) :]
         last = logits(parameters, config, np.array([window]))[0, -1]
         generated.append(int(last.argmax()))
-        fed = generated[-1:]
+        window = _window(window, generated[-1:], config)
     return generated
+
+
+def logits_before(
+    parameters: Parameters, config: Config, prompt: list[int], tokens: list[int]
+) -> Array:
+    """Logits (number of tokens, V) from which each of the tokens after the prompt was chosen."""
+    window = _window([], prompt, config)
+    found = []
+    for token in tokens:
+        found.append(logits(parameters, config, np.array([window]))[0, -1])
+        window = _window(window, [token], config)
+    return np.array(found)
+
+
+def _window(window: list[int], fed: list[int], config: Config) -> list[int]:
+    """The context after more tokens: past block_size it keeps its last block_size // 2 tokens, at
+    least one, as the engine's decoder does."""
+    window = window + fed
+    if len(window) > config.block_size:
+        window = window[-max(1, config.block_size // 2) :]
+    return window
 
 
 def _forward(
