@@ -11,7 +11,7 @@ from reference.bfloat16 import UNIT
 from reference.compare import assert_close
 from reference.ops import Array
 
-# B, T, NH, head_dim: heads of 1, odd, around vectors, usual; T around blocks of 48, 56 and 64.
+# B, T, NH, head_dim: heads of 1, odd, around vectors, usual; T around blocks of 48 to 256.
 SHAPES = [
     *[(2, 5, 2, head_dim) for head_dim in (1, 3, 4, 7, 8, 9, 15, 16, 17, 32, 33, 64, 80, 128)],
     *[
@@ -19,6 +19,7 @@ SHAPES = [
         for T in (1, 2, 3, 7, 8, 9, 47, 48, 49, 55, 56, 57, 63, 64, 65, 112, 128, 129, 200)
     ],
     *[(1, 1, 1, 1), (3, 1, 5, 3), (1, 300, 1, 1), (2, 130, 3, 32), (1, 97, 1, 80), (4, 17, 6, 11)],
+    *[(1, 257, 2, 64), (1, 513, 1, 24), (2, 96, 1, 31)],
 ]
 # In bf16, beside the results' own rounding. Forward: probabilities p are rounded as operands, which
 # moves out by up to UNIT * sum(p |v|), and that is at most about the largest out. Backward: p and

@@ -10,9 +10,9 @@ from reference import ops
 from reference.compare import assert_close
 from reference.ops import Array
 
-# Around vectors (4, 8, 16), register tiles (6, 14 rows; 8, 16, 32 columns) and few rows (4).
-SWEEP = [1, 2, 3, 4, 5, 6, 7, 8, 14, 15, 16, 17, 28, 32, 33]
-# N, rows (outputs), columns (inputs): one size swept, then around the cache blocks of 96 to 256.
+# Around vectors (4, 8, 16), pairs, register tiles and panels (6, 14, 16, 32, 64) and few rows (4).
+SWEEP = [1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 17, 28, 29, 31, 32, 33, 48, 63, 64, 65]
+# N, rows (outputs), columns (inputs): one size swept, then large ones around blocks of the cache.
 SHAPES = [
     *[(n, 9, 17) for n in SWEEP],
     *[(9, n, 17) for n in SWEEP],
@@ -20,6 +20,7 @@ SHAPES = [
     *[(1, 1, 1), (1, 1, 300), (1, 300, 1), (300, 1, 1), (2, 33, 100), (4, 193, 257)],
     *[(9, 2, 1), (9, 4, 1), (2, 4, 1), (9, 1, 3)],
     *[(97, 193, 257), (225, 7, 193), (256, 192, 256), (257, 33, 9), (10, 520, 70), (70, 64, 513)],
+    *[(1, 770, 515), (2, 513, 260), (5, 130, 1026), (1030, 34, 66), (169, 65, 2), (30, 1100, 40)],
 ]
 TOLERANCE = 2e-6
 
