@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from shapes import Shape
 from torch import nn
@@ -19,17 +18,24 @@ class Block(nn.Module):
         self.c_attn, self.attn_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def heads_of(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values, each [B, heads, T, head width]."""
         batch, length, width = x.shape
-        parts = self.c_attn(self.ln_1(x)).split(width, dim=2)
         q, k, v = (
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in parts
+            for part in self.c_attn(self.ln_1(x)).split(width, dim=2)
         )
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attn_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return q, k, v
+
+    def after_attention(self, x: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn_proj(mixed.transpose(1, 2).reshape(x.shape))
         hidden = functional.gelu(self.c_fc(self.ln_2(x)), approximate="tanh")
         return x + self.mlp_proj(hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.heads_of(x)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.after_attention(x, mixed)
 
 
 class TorchGPT(nn.Module):
@@ -47,26 +53,33 @@ class TorchGPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = self.ln_f(x) @ self.wte.weight.t()
-        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+        return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
 
 
 def training_step(
-    shape: Shape, inputs: np.ndarray, targets: np.ndarray, threads: int
+    shape: Shape, precision: str, mode: str, clips: bool, threads: int
 ) -> Callable[[], float]:
-    """A function that does one step in eager float32 and returns the loss."""
+    """A function that does one step and returns the loss.
+
+    precision: "fp32", or "bf16" by autocast, with float32 parameters and moments as Andrea has
+    them; mode: "eager" or "compiled"; clips: whether the gradient's norm is computed and limited.
+    """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = TorchGPT(shape)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
-    x, y = torch.from_numpy(inputs).long(), torch.from_numpy(targets).long()
+    loss_of = torch.compile(model) if mode == "compiled" else model
+    x, y = torch.randint(0, shape.vocab_size, (2, shape.batch_size, shape.block_size))
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = model(x, y)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = loss_of(x, y)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return float(loss.item())
 

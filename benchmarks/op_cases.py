@@ -1,0 +1,226 @@
+"""Every op of a training step at a shape: how to call it, and its least work in FLOPs and bytes.
+
+FLOPs are those of matrix products and attention, causal halves only; bytes are every operand once,
+float32 where the engine keeps float32 and E bytes an element elsewhere. N = B T rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from engine_ops import EngineOps
+from shapes import Shape
+
+from andrea._library import ffi
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """One op; `calls` of it make its part of a training step (0: it belongs to decoding).
+
+    prepare() takes memory from the device and returns the call that is timed.
+    """
+
+    name: str
+    calls: int
+    flops: float
+    bytes: float
+    prepare: Callable[[EngineOps], Callable[[], None]]
+
+
+def _call(
+    op: str, *arguments: Callable[[EngineOps], Any] | int | float
+) -> Callable[[EngineOps], Callable[[], None]]:
+    """Operands are made on the device, sizes are passed on."""
+
+    def prepare(device: EngineOps) -> Callable[[], None]:
+        made = [argument(device) if callable(argument) else argument for argument in arguments]
+        return lambda: device.call(op, *made)
+
+    return prepare
+
+
+def _floats(count: int) -> Callable[[EngineOps], Any]:
+    return lambda device: device.floats(count)
+
+
+def _elements(count: int) -> Callable[[EngineOps], Any]:
+    return lambda device: device.elements(count)
+
+
+def _tokens(count: int, below: int) -> Callable[[EngineOps], Any]:
+    values = np.random.default_rng(1).integers(0, below, count, dtype=np.int32)
+    return lambda device: device.integers(values)
+
+
+def _null(_device: EngineOps) -> Any:
+    return ffi.NULL
+
+
+def op_cases(shape: Shape, element_bytes: int) -> list[OpCase]:
+    """The ops of a step in the order of forward, backward and update; then those of decoding."""
+    return [
+        *_embedding_and_norm(shape, element_bytes),
+        *_linear(shape, element_bytes),
+        *_attention(shape, element_bytes),
+        *_head(shape, element_bytes),
+        *_update(shape),
+        *_decoding(shape, element_bytes),
+    ]
+
+
+def _embedding_and_norm(shape: Shape, E: int) -> Iterator[OpCase]:
+    N, T, C, V, L = shape.tokens, shape.block_size, shape.n_embd, shape.vocab_size, shape.n_layer
+    rows = min(N, V)  # of wte that are touched, at most
+    stream, tokens = _floats(N * C), _tokens(N, V)
+    yield OpCase(
+        "embedding forward",
+        1,
+        0,
+        4 * C * (rows + T + N) + 4 * N,
+        _call("embedding_forward", stream, tokens, _null, _floats(V * C), _floats(T * C), N, T, C),
+    )
+    yield OpCase(
+        "embedding backward",
+        1,
+        0,
+        4 * C * (2 * rows + 2 * T + N) + 4 * N,
+        _call("embedding_backward", _floats(V * C), _floats(T * C), stream, tokens, N, T, C),
+    )
+    statistics, vector = _floats(N), _floats(C)
+    # Two a block and the last, and those of the blocks once more in backward.
+    yield OpCase(
+        "norm forward",
+        4 * L + 1,
+        0,
+        N * C * (4 + E) + 8 * N + 8 * C,
+        _call(
+            "norm_forward", _elements(N * C), statistics, statistics, stream, vector, vector, N, C
+        ),
+    )
+    yield OpCase(
+        "norm backward",
+        2 * L + 1,
+        0,
+        N * C * (12 + E) + 8 * N + 20 * C,
+        _call(
+            "norm_backward",
+            *(stream, vector, vector, _elements(N * C), stream, statistics, statistics, vector),
+            *(N, C),
+        ),
+    )
+
+
+def _linear(shape: Shape, E: int) -> Iterator[OpCase]:
+    N, C, L = shape.tokens, shape.n_embd, shape.n_layer
+    layers = {"c_attn": (3 * C, C), "attn proj": (C, C), "c_fc": (4 * C, C), "mlp proj": (C, 4 * C)}
+    for name, (rows, columns) in layers.items():
+        flops, weight = 2 * N * rows * columns, 4 * rows * columns
+        x, y = _elements(N * columns), _elements(N * rows)
+        w, bias, sizes = _floats(rows * columns), _floats(rows), (N, rows, columns)
+        read = weight + 4 * rows + E * N * columns
+        if name == "c_fc":
+            forward = _call("linear_gelu_forward", y, y, x, w, bias, *sizes)
+            yield OpCase(f"{name} forward, GELU", L, flops, read + 2 * E * N * rows, forward)
+        elif name == "c_attn":
+            forward = _call("linear_forward", y, x, w, bias, *sizes)
+            yield OpCase(f"{name} forward", L, flops, read + E * N * rows, forward)
+        else:
+            stream = _floats(N * rows)
+            forward = _call("linear_residual_forward", stream, stream, x, w, bias, *sizes)
+            yield OpCase(f"{name} forward, residual", L, flops, read + 8 * N * rows, forward)
+        if name == "mlp proj":
+            backward = _call("linear_gelu_backward_input", x, x, y, x, w, *sizes)
+            moved = weight + E * N * (rows + 3 * columns)
+            yield OpCase(f"{name} input gradient, GELU", L, flops, moved, backward)
+        else:
+            backward = _call("linear_backward_input", x, y, w, *sizes)
+            moved = weight + E * N * (rows + columns)
+            yield OpCase(f"{name} input gradient", L, flops, moved, backward)
+        gradient = _call("linear_backward_weight", w, bias, y, x, *sizes)
+        moved = 2 * weight + 8 * rows + E * N * (rows + columns)
+        yield OpCase(f"{name} weight gradient", L, flops, moved, gradient)
+
+
+def _attention(shape: Shape, E: int) -> Iterator[OpCase]:
+    B, T, C, NH, L = (
+        shape.batch_size,
+        shape.block_size,
+        shape.n_embd,
+        shape.n_head,
+        shape.n_layer,
+    )
+    N = B * T
+    qkv, out = _elements(3 * N * C), _elements(N * C)
+    forward_flops = 2 * N * T * C  # q k and the values' sum, 4 T C a token, halved
+
+    def saved(device: EngineOps) -> Any:
+        return device.opaque(device.size("attention_saved_bytes", B, T, NH))
+
+    def backward(device: EngineOps) -> Callable[[], None]:
+        """On the statistics that a forward saved."""
+        qkv_memory, out_memory, saved_memory = qkv(device), out(device), saved(device)
+        device.call("attention_forward", out_memory, saved_memory, qkv_memory, B, T, C, NH)
+        operands = (qkv(device), out(device), qkv_memory, out_memory, saved_memory)
+        return lambda: device.call("attention_backward", *operands, B, T, C, NH)
+
+    yield OpCase(
+        "attention forward",
+        L,
+        forward_flops,
+        E * 4 * N * C,
+        _call("attention_forward", out, saved, qkv, B, T, C, NH),
+    )
+    yield OpCase("attention backward", L, 2 * forward_flops, E * 8 * N * C, backward)
+
+
+def _head(shape: Shape, E: int) -> Iterator[OpCase]:
+    N, C, V = shape.tokens, shape.n_embd, shape.vocab_size
+    x, wte, losses, targets = _elements(N * C), _floats(V * C), _floats(N), _tokens(N, V)
+    yield OpCase(
+        "head and loss, both ways",
+        1,
+        6 * N * V * C,
+        2 * E * N * C + 12 * V * C + 8 * N,
+        _call(
+            "head_loss_backward",
+            *(losses, x, _floats(V * C), x, wte, targets),
+            *(1.0 / N, N, C, V),
+        ),
+    )
+
+
+def _update(shape: Shape) -> Iterator[OpCase]:
+    P = shape.parameters
+    yield OpCase("gradient norm", 1, 0, 4 * P, _call("global_norm", _floats(1), _floats(P), P))
+
+    def adamw(device: EngineOps) -> Callable[[], None]:
+        options = ffi.new("mg_step_options *")
+        options.struct_size = ffi.sizeof("mg_step_options")
+        options.learning_rate, options.beta1, options.beta2 = 3e-4, 0.9, 0.95
+        options.epsilon, options.weight_decay, options.max_norm = 1e-8, 0.1, 1.0
+        parameters, gradients, m = device.floats(P), device.floats(P), device.floats(P)
+        v, norm = device.opaque(4 * P), device.floats(1)
+        operands = (parameters, gradients, m, ffi.cast("float *", v), norm, P, 1, 1000, options)
+        return lambda: device.call("adamw", *operands)
+
+    # Parameters, gradients and both moments are read and written: gradients end as 0.
+    yield OpCase("AdamW", 1, 0, 32 * P, adamw)
+
+
+def _decoding(shape: Shape, E: int) -> Iterator[OpCase]:
+    T, C, NH = shape.block_size, shape.n_embd, shape.n_head
+
+    def cached(device: EngineOps) -> Callable[[], None]:
+        """One new token at the last position."""
+        cache = device.opaque(device.size("cache_bytes", 1, T, C))
+        out, qkv = device.elements(C), device.elements(3 * C)
+        sequence = device.integers(np.array([0], np.int32))
+        position = device.integers(np.array([T - 1], np.int32))
+        operands = (out, cache, qkv, sequence, position, 1, T, C, NH)
+        return lambda: device.call("cached_attention_forward", *operands)
+
+    yield OpCase("cached attention, last position", 0, 4 * T * C, 2 * E * T * C, cached)

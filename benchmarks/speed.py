@@ -1,0 +1,185 @@
+"""How fast this machine trains and decodes with Andrea, beside its limits and its peers.
+
+Peers are PyTorch and, for decoding, llama.cpp, where they are installed. Each measurement is a
+fresh process, and they alternate: limits, Andrea, PyTorch, limits, Andrea, PyTorch, ... One that
+other processes disturbed is repeated. Told are medians of the rounds, and ratios and shares of a
+limit that were taken round by round.
+
+    python benchmarks/speed.py --torch-python PATH --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench import LIMITS, Bench, limits_summary, say
+from decoding import compare_decoding, decoding_lines
+from machine import machine, machine_line
+from processes import INSTRUCTION_SETS, ChildError, Launcher
+from rounds import in_turn
+from shapes import SHAPES, Shape, shape_of
+from tables import figure, others, table, write_json
+from training import compare_training, training_lines
+
+WHAT = ("limits", "train", "decode")
+DECODED = "andrea-120m"
+
+
+def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--what", default=",".join(WHAT), help="parts, with commas between (default: all three)"
+    )
+    parser.add_argument(
+        "--shape",
+        nargs="+",
+        metavar="SHAPE",
+        help=f"{', '.join(SHAPES)}, or V256,T128,L4,d128,h4,B16 "
+        f"(default: all four are trained, {DECODED} decodes)",
+    )
+    parser.add_argument(
+        "--precision", nargs="+", choices=("fp32", "bf16"), help="Andrea's (default: all it has)"
+    )
+    parser.add_argument("--threads", type=int, help="of every engine (default: Andrea's choice)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    parser.add_argument(
+        "--torch-python", default=sys.executable, help="a Python that has the peers (default: this)"
+    )
+    parser.add_argument("--torch-preload", help="a library to preload there, such as tcmalloc")
+    parser.add_argument("--torch-clips", action="store_true", help="PyTorch clips gradients too")
+    parser.add_argument("--no-peers", action="store_true", help="measure Andrea alone")
+    parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="limit all engines to these")
+    parser.add_argument(
+        "--disturbed", type=float, default=0.05, help="share of the cores that others may use"
+    )
+    parser.add_argument("--attempts", type=int, default=3, help="of a disturbed measurement")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--plan", action="store_true", help="say what would be done, and stop")
+    arguments = parser.parse_args(command_line)
+    arguments.what = arguments.what.split(",")
+    if not set(arguments.what) <= set(WHAT):
+        parser.error(f"--what: parts are {', '.join(WHAT)}")
+    if min(arguments.rounds, arguments.attempts, arguments.threads or 1) < 1:
+        parser.error("--rounds, --attempts and --threads begin with 1")
+    try:
+        named = {name: shape_of(name) for name in arguments.shape or SHAPES}
+    except ValueError as error:
+        parser.error(f"--shape: {error}")
+    arguments.trained = named if "train" in arguments.what else {}
+    decoded = named if arguments.shape else {DECODED: SHAPES[DECODED]}
+    arguments.decoded = decoded if "decode" in arguments.what else {}
+    return arguments
+
+
+def plan_lines(arguments: argparse.Namespace) -> list[str]:
+    peers = "alone" if arguments.no_peers else f"and the peers of {arguments.torch_python}"
+    lines = [f"{arguments.rounds} rounds of {arguments.seconds:g} s an engine: Andrea {peers}"]
+    if "limits" in arguments.what:
+        lines.append("limits: products and reading, at 1 thread and all")
+    for task, shapes in (("train", arguments.trained), ("decode", arguments.decoded)):
+        lines += [f"{task}: {name} ({shape})" for name, shape in shapes.items()]
+    return lines
+
+
+def bench_of(arguments: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
+    """The settings of the run, and the versions of the engines that are there."""
+    launcher = Launcher(arguments.torch_python, arguments.isa, arguments.torch_preload)
+    versions = {"andrea": launcher.run("andrea", {"task": "describe"})}
+    for kind in () if arguments.no_peers else ("torch", "llama.cpp"):
+        try:
+            versions[kind] = launcher.run(kind, {"task": "describe"})
+        except ChildError as error:
+            say(f"{kind} is not measured: {error}")
+    own = versions["andrea"]
+    bench = Bench(
+        launcher=launcher,
+        threads=arguments.threads or own["threads"],
+        precisions=tuple(arguments.precision or own["precisions"]),
+        available=tuple(own["precisions"]),
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+        disturbed_share=arguments.disturbed,
+        attempts=arguments.attempts,
+        clips=arguments.torch_clips,
+        with_torch="torch" in versions,
+        with_llama="llama.cpp" in versions and arguments.isa is None,  # no variable limits it
+    )
+    return bench, versions
+
+
+def compare_limits(bench: Bench) -> dict[str, Any]:
+    say("limits")
+    rounds = in_turn([LIMITS], bench.rounds, lambda _: bench.limits(), say)
+    return {**limits_summary(rounds), "rounds": rounds}
+
+
+def limits_lines(told: dict[str, Any]) -> list[str]:
+    counts = list(told["bandwidth"])
+    rows = [
+        (f"products {precision}, GFLOP/s", *(figure(by_threads[count] / 1e9) for count in counts))
+        for precision, by_threads in told["flops"].items()
+    ]
+    rows.append(("reading, GB/s", *(figure(told["bandwidth"][count] / 1e9) for count in counts)))
+    lines = table(("limits; threads:", *counts), rows)
+    return [*lines, f"others used at most {others(told)} of the cores"]
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    bench, versions = bench_of(arguments)
+    told: dict[str, Any] = {"machine": machine(), "engines": versions}
+    told["settings"] = {
+        "threads": bench.threads,
+        "rounds": bench.rounds,
+        "seconds": bench.seconds,
+        "isa": arguments.isa,
+        "torch_preload": arguments.torch_preload,
+        "torch_clips": bench.clips,
+        "disturbed_share": bench.disturbed_share,
+        "attempts": bench.attempts,
+    }
+    own = versions["andrea"]
+    lines = [machine_line(told["machine"]), f"Andrea {own['version']}, {own['isa']}"]
+    lines += [f"{kind} {one['version']}" for kind, one in versions.items() if kind != "andrea"]
+    print("\n".join(lines))
+
+    def part(key: str, figures: dict[str, Any], lines: list[str]) -> None:
+        """Shown and written as soon as they are there: a run is long."""
+        told.setdefault(key, []).append(figures)
+        print("\n" + "\n".join(lines), flush=True)
+        if arguments.json:
+            write_json(arguments.json, told)
+
+    if "limits" in arguments.what:
+        figures = compare_limits(bench)
+        part("limits", figures, limits_lines(figures))
+    trained: dict[str, Shape] = arguments.trained
+    for name, shape in trained.items():
+        figures = compare_training(bench, name, shape)
+        part("training", figures, training_lines(figures, bench.threads))
+    decoded: dict[str, Shape] = arguments.decoded
+    for name, shape in decoded.items():
+        figures = compare_decoding(bench, name, shape)
+        part("decoding", figures, decoding_lines(figures, bench.threads))
+    return told
+
+
+def main() -> None:
+    arguments = arguments_of()
+    if arguments.plan:
+        print("\n".join(plan_lines(arguments)))
+        return
+    try:
+        run(arguments)
+    except ChildError as error:
+        sys.exit(f"a measurement failed: {error}")
+
+
+if __name__ == "__main__":
+    main()
