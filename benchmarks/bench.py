@@ -28,7 +28,8 @@ class Bench:
 
     precisions: Andrea's in this run; available: all that it has, whose limits are measured;
     disturbed_share: of the cores, beyond which a measurement is repeated,
-    `attempts` times at most; clips: whether PyTorch clips gradients too.
+    `attempts` times at most; clips: whether PyTorch clips gradients too; scaling: whether Andrea
+    trains on 1 thread as well.
     """
 
     launcher: Launcher
@@ -42,11 +43,15 @@ class Bench:
     clips: bool
     with_torch: bool
     with_llama: bool
+    scaling: bool
 
     def limits(self) -> Measurement:
         """Peaks and bandwidth at 1 thread and at all of them."""
         request = {"task": LIMITS, "precisions": self.available, "threads": [1, self.threads]}
-        return self._undisturbed("andrea", request)
+        return self._undisturbed("andrea", request, self.threads)
+
+    def threads_of(self, engine: Engine) -> int:
+        return 1 if engine.alone else self.threads
 
     def measure(self, task: str, engine: Engine, shape: Shape, share: float = 1.0) -> Measurement:
         """One engine training or decoding for that share of the run's seconds.
@@ -60,13 +65,13 @@ class Bench:
             "precision": engine.precision,
             "mode": engine.mode,
             "clips": self.clips,
-            "threads": self.threads,
+            "threads": self.threads_of(engine),
             "seconds": share * self.seconds,
         }
-        return self._undisturbed(engine.kind, request)
+        return self._undisturbed(engine.kind, request, self.threads_of(engine))
 
-    def _undisturbed(self, kind: str, request: dict[str, Any]) -> Measurement:
-        run = partial(self.launcher.run, kind, request, self.threads)
+    def _undisturbed(self, kind: str, request: dict[str, Any], threads: int) -> Measurement:
+        run = partial(self.launcher.run, kind, request, threads)
         return undisturbed(run, self.disturbed_share, self.attempts)
 
     def those_that_run(

@@ -32,15 +32,20 @@ class ChildError(RuntimeError):
 
 @dataclass(frozen=True)
 class Engine:
-    """Something that trains or decodes: kind "andrea", "torch" or "llama.cpp"."""
+    """Something that trains or decodes: kind "andrea", "torch" or "llama.cpp".
+
+    alone: on 1 thread, whatever the run's number is.
+    """
 
     kind: str
     precision: str
     mode: str = ""
+    alone: bool = False
 
     @property
     def name(self) -> str:
-        return " ".join(part for part in (self.kind, self.precision, self.mode) if part)
+        parts = (self.kind, self.precision, self.mode, "1 thread" if self.alone else "")
+        return " ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
         "--precision", nargs="+", choices=("fp32", "bf16"), help="Andrea's (default: all it has)"
     )
     parser.add_argument("--threads", type=int, help="of every engine (default: Andrea's choice)")
+    parser.add_argument(
+        "--scaling", action="store_true", help="train with Andrea on 1 thread as well, in turn"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument(
@@ -108,6 +111,7 @@ def bench_of(arguments: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
         disturbed_share=arguments.disturbed,
         attempts=arguments.attempts,
         clips=arguments.torch_clips,
+        scaling=arguments.scaling,
         with_torch="torch" in versions,
         with_llama="llama.cpp" in versions and arguments.isa is None,  # no variable limits it
     )

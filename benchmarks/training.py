@@ -34,7 +34,8 @@ def compare_training(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
     say(f"training, {name}")
     peers = [Engine("torch", p, mode) for p in ("fp32", "bf16") for mode in TORCH_MODES]
     tried, left_out = bench.those_that_run("train", peers if bench.with_torch else [], shape)
-    engines = [Engine("andrea", precision) for precision in bench.precisions]
+    counts = (False, True) if bench.scaling and bench.threads > 1 else (False,)
+    engines = [Engine("andrea", p, alone=alone) for p in bench.precisions for alone in counts]
     engines += fastest_of_each_precision(tried)
     by_name = {engine.name: engine for engine in engines}
 
@@ -64,7 +65,7 @@ def _summary(bench: Bench, engine: Engine, shape: Shape, rounds: list[Round]) ->
     for one in rounds:
         peaks = one[LIMITS]["flops"].get(engine.precision)  # none where only PyTorch has it
         if peaks is not None:
-            shares.append(one[engine.name][SPEED] * work / peaks[str(bench.threads)])
+            shares.append(one[engine.name][SPEED] * work / peaks[str(bench.threads_of(engine))])
     speeds = [one[engine.name][SPEED] for one in rounds]
     return {
         SPEED: statistics.median(speeds),
@@ -79,13 +80,15 @@ def _summary(bench: Bench, engine: Engine, shape: Shape, rounds: list[Round]) ->
 
 
 def _comparisons(engines: list[Engine], rounds: list[Round]) -> list[dict[str, Any]]:
-    """Each precision of Andrea to PyTorch's best, and to PyTorch's best of the same precision."""
+    """Each precision of Andrea to PyTorch's best, to that of its precision, and to 1 thread."""
     torch = [engine for engine in engines if engine.kind == "torch"]
     torch.sort(key=lambda engine: -median(rounds, engine.name, SPEED))
     found = []
-    for own in (engine for engine in engines if engine.kind == "andrea"):
+    andrea = [engine for engine in engines if engine.kind == "andrea"]
+    for own in (engine for engine in andrea if not engine.alone):
         same = [peer for peer in torch if peer.precision == own.precision]
-        for peer in dict.fromkeys([*torch[:1], *same]):
+        slower = [peer for peer in andrea if peer.alone and peer.precision == own.precision]
+        for peer in dict.fromkeys([*torch[:1], *same, *slower]):
             found.append(comparison(rounds, own.name, peer.name, SPEED))
     return found
 
