@@ -5,6 +5,7 @@ For tests of the engine's model; proved by complex-step derivatives in test_refe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -97,34 +98,28 @@ def generate(
     parameters: Parameters, config: Config, prompt: list[int], max_tokens: int
 ) -> list[int]:
     """The most likely tokens after the prompt, each from a whole forward pass."""
-    window = _window([], prompt, config)
+    return greedy(lambda tokens: logits(parameters, config, tokens), config, prompt, max_tokens)
+
+
+def greedy(
+    logits_of: Callable[[Array], Array], config: Config, prompt: list[int], max_tokens: int
+) -> list[int]:
+    """The tokens with the largest of the logits (1, T, V) that a function finds for tokens (1, T).
+
+    A window that would pass block_size keeps its last block_size // 2 tokens, at least one, as the
+    engine's decoder does.
+    """
+    window: list[int] = []
     generated: list[int] = []
+    fed = prompt
     for _ in range(max_tokens):
-        last = logits(parameters, config, np.array([window]))[0, -1]
+        window = window + fed
+        if len(window) > config.block_size:
+            window = window[-max(1, config.block_size // 2) :]
+        last = logits_of(np.array([window]))[0, -1]
         generated.append(int(last.argmax()))
-        window = _window(window, generated[-1:], config)
+        fed = generated[-1:]
     return generated
-
-
-def logits_before(
-    parameters: Parameters, config: Config, prompt: list[int], tokens: list[int]
-) -> Array:
-    """Logits (number of tokens, V) from which each of the tokens after the prompt was chosen."""
-    window = _window([], prompt, config)
-    found = []
-    for token in tokens:
-        found.append(logits(parameters, config, np.array([window]))[0, -1])
-        window = _window(window, [token], config)
-    return np.array(found)
-
-
-def _window(window: list[int], fed: list[int], config: Config) -> list[int]:
-    """The context after more tokens: past block_size it keeps its last block_size // 2 tokens, at
-    least one, as the engine's decoder does."""
-    window = window + fed
-    if len(window) > config.block_size:
-        window = window[-max(1, config.block_size // 2) :]
-    return window
 
 
 def _forward(
