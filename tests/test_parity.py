@@ -180,7 +180,7 @@ def check_moved_nearly_alike(name: str, start: Array, moved: Array, expected: Ar
     """AdamW divides by a gradient's size, so where that is lost in bf16's rounding, steps are
     chance: a few of a tensor's numbers go elsewhere, the tensor as a whole does not."""
     assert_same_direction(f"{name}, moved", moved, expected, 1e-2)
-    assert_close(f"{name}, distance", np.linalg.norm(moved), np.linalg.norm(expected), 2e-2)
+    assert_close(f"{name}, distance", np.linalg.norm(moved), np.linalg.norm(expected), 3e-2)
     assert_close(f"{name}, value", start + moved, start + expected, 0.2)
 
 

@@ -5,7 +5,6 @@ For tests of the engine's model; proved by complex-step derivatives in test_refe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -98,28 +97,30 @@ def generate(
     parameters: Parameters, config: Config, prompt: list[int], max_tokens: int
 ) -> list[int]:
     """The most likely tokens after the prompt, each from a whole forward pass."""
-    return greedy(lambda tokens: logits(parameters, config, tokens), config, prompt, max_tokens)
-
-
-def greedy(
-    logits_of: Callable[[Array], Array], config: Config, prompt: list[int], max_tokens: int
-) -> list[int]:
-    """The tokens with the largest of the logits (1, T, V) that a function finds for tokens (1, T).
-
-    A window that would pass block_size keeps its last block_size // 2 tokens, at least one, as the
-    engine's decoder does.
-    """
-    window: list[int] = []
+    context = _context(config, [], prompt)
     generated: list[int] = []
-    fed = prompt
     for _ in range(max_tokens):
-        window = window + fed
-        if len(window) > config.block_size:
-            window = window[-max(1, config.block_size // 2) :]
-        last = logits_of(np.array([window]))[0, -1]
+        last = logits(parameters, config, np.array([context]))[0, -1]
         generated.append(int(last.argmax()))
-        fed = generated[-1:]
+        context = _context(config, context, generated[-1:])
     return generated
+
+
+def contexts(config: Config, prompt: list[int], tokens: list[int]) -> list[list[int]]:
+    """What each of the tokens after the prompt is chosen from: the tokens that are seen then."""
+    found = [_context(config, [], prompt)]
+    for token in tokens[:-1]:
+        found.append(_context(config, found[-1], [token]))
+    return found
+
+
+def _context(config: Config, before: list[int], fed: list[int]) -> list[int]:
+    """A context that would pass block_size keeps its last block_size // 2 tokens, at least one, as
+    the engine's decoder does."""
+    context = before + fed
+    if len(context) > config.block_size:
+        context = context[-max(1, config.block_size // 2) :]
+    return context
 
 
 def _forward(
