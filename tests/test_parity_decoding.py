@@ -14,9 +14,10 @@ from reference.compare import assert_close
 
 
 @every_precision
-def test_cached_decoding_gives_the_logits_of_the_whole_sequence(precision: str) -> None:
+@pytest.mark.parametrize("case", ["odd", "head_dim 80"])
+def test_cached_decoding_gives_the_logits_of_the_whole_sequence(precision: str, case: str) -> None:
     """Two sequences of different lengths, fed in pieces."""
-    shape, _, spread = CASES["odd"]
+    shape, _, spread = CASES[case]
     with pair(precision, shape, spread) as both:
         tokens, _ = random_batch(both.config, (2, 30))
         expected = gpt.logits(both.parameters, both.config, tokens)

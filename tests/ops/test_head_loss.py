@@ -15,7 +15,7 @@ from reference.ops import Array
 SHAPES = [
     *[(5, 12, V) for V in (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33, 65, 257, 2305)],
     *[(N, 9, 21) for N in (1, 3, 4, 6, 14, 15, 64, 129)],
-    *[(1, 1, 1), (7, 1, 5), (9, 1, 3), (300, 3, 300), (1100, 5, 11), (33, 80, 513)],
+    *[(1, 1, 1), (7, 1, 5), (9, 1, 3), (300, 3, 300), (1100, 5, 11), (33, 80, 513), (40, 3, 70001)],
 ]
 TOLERANCE = 3e-6
 # In bf16 the logits' gradients are rounded as operands of the two products: each moves a sum by up
@@ -82,7 +82,9 @@ def test_gradients(device: Device, rng: np.random.Generator, shape: tuple[int, i
     expected = expected_losses_and_gradients(device, x, wte, targets, 0.125)
     assert_close("losses", losses, expected[0], TOLERANCE)
     tolerance = GRADIENT_TOLERANCE[device.precision]
-    assert_close("dx", dx, expected[1], tolerance, device.unit)
+    # dx is a sum of V terms, one after the other: the smaller they are, the more is lost of each.
+    of_many = max(tolerance, TOLERANCE * V / 4000)
+    assert_close("dx", dx, expected[1], of_many, device.unit)
     assert_close("dwte", dwte, before + expected[2], tolerance)
     assert not dx[targets == -1].any()
     (alone,) = device.run("head_loss_forward", output(N), x, wte, targets, N, C, V)

@@ -149,11 +149,31 @@ def test_backward_weight(
         assert_close("dbias", found[1], bias + dbias, TOLERANCE)
 
 
+def test_operands_larger_than_what_is_packed_at_once(
+    device: Device, rng: np.random.Generator
+) -> None:
+    """Each product's packed side holds 4 million numbers: the pieces must meet."""
+    wide, deep = 4100, 1030
+    x, weight, bias = inputs(device, rng, (17, wide, deep))
+    (out,) = device.run("linear_forward", output(17, wide), x, weight, bias, 17, wide, deep)
+    assert_close("out", out, exact_forward(device, x, weight, bias), TOLERANCE, device.unit)
+    (dx,) = device.run(
+        "linear_backward_input", output(17, wide), x, weight.T.copy(), 17, deep, wide
+    )
+    expected = ops.linear_forward(*exact(x, device.rounded(weight)), np.zeros(wide))
+    assert_close("dx", dx, expected, TOLERANCE, device.unit)
+    tall, dout = device.rounded(weight), device.rounded(rng.standard_normal((wide, 9)))
+    zero = added(np.zeros((9, deep)))
+    (dweight,) = device.run("linear_backward_weight", zero, None, dout, tall, wide, 9, deep)
+    _, expected, _ = ops.linear_backward(*exact(dout, tall), np.zeros((9, deep)))
+    assert_close("dweight", dweight, expected, 2 * TOLERANCE)  # sums of 4,100 terms
+
+
 def test_rows_do_not_depend_on_their_neighbours(device: Device, rng: np.random.Generator) -> None:
     """A batch that is a part of another gives the same bits, past the few rows of decoding."""
     x, weight, bias = inputs(device, rng, (40, 50, 60))
     (together,) = device.run("linear_forward", output(40, 50), x, weight, bias, 40, 50, 60)
-    for begin, end in [(0, 5), (7, 40), (13, 31)]:
+    for begin, end in [(0, 17), (7, 40), (13, 31)]:
         part = np.ascontiguousarray(x[begin:end])
         (alone,) = device.run(
             "linear_forward", output(end - begin, 50), part, weight, bias, end - begin, 50, 60
