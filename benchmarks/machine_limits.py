@@ -61,7 +61,7 @@ class ReadBandwidth:
 
     def _run(self) -> None:
         for _ in range(self._passes):
-            self._device.call("read", self._memory, self._size, self._result)
+            self._device.call("read", self._result, self._memory, self._size)
 
     def measure(self, repeats: int = 1) -> float:
         """The median of some timings."""

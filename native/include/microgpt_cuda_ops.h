@@ -72,6 +72,12 @@ MG_API mg_status mg_op_cached_attention_forward(mg_backend* backend, void* out, 
                                                 const int32_t* sequences, const int32_t* positions, int64_t rows,
                                                 int64_t capacity, int64_t C, int64_t NH);
 
+/* Limits of the device, to measure speed against; the caller takes the time.  Every thread does `rounds` rounds of independent
+   multiply-adds in registers, in the backend's precision; *operations = floating-point operations of all threads together.
+   And a read of `bytes` bytes of device memory; *result = a sum over them, of no use but to make the reads happen. */
+MG_API mg_status mg_op_peak_products(mg_backend* backend, int64_t rounds, double* operations);
+MG_API mg_status mg_op_read(mg_backend* backend, float* result, const void* memory, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -11,12 +11,10 @@ namespace mg {
 std::unique_ptr<Backend> create_backend(const std::string& device, const std::string& precision) {
     if (device != "cpu" && device != "auto")
         throw Error(MG_ERROR_DEVICE, format("device is '%s' but this build has: cpu", device.c_str()));
-    if (precision != "fp32" && precision != "auto")
-        throw Error(MG_ERROR_DEVICE, format("precision is '%s' but device cpu has: fp32", precision.c_str()));
-    return std::make_unique<cpu::CpuBackend>();
+    return cpu::create_cpu_backend(precision);
 }
 
-const char* cpu_isa() { return cpu::kernels().isa; }
+const char* cpu_isa() { return cpu::kernel_set().fp32->isa; }
 
 const char* available_cpu_isas() { return cpu::available_isas(); }
 

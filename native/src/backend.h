@@ -136,9 +136,14 @@ class Backend {
     virtual void cached_attention_forward(Element* out, void* cache, const Element* qkv, const int32_t* sequences,
                                           const int32_t* positions, int64_t rows, int64_t capacity, int64_t C,
                                           int64_t NH) = 0;
+
+    // --- limits of the device, for benchmarks: every thread does `rounds` rounds of independent multiply-adds in registers;
+    // returns the operations of all together.  And a plain read of memory, whose sum goes to *result.
+    virtual double peak_products(int64_t rounds) = 0;
+    virtual void read(float* result, const void* memory, size_t bytes) = 0;
 };
 
-// device: "cpu" or "auto"; precision: "fp32" or "auto".  Raises MG_ERROR_DEVICE where one isn't to be had.
+// device: "cpu" or "auto"; precision: "fp32", "bf16" or "auto".  Raises MG_ERROR_DEVICE where one isn't to be had.
 std::unique_ptr<Backend> create_backend(const std::string& device, const std::string& precision);
 
 // The CPU's instruction set in use, those that could be, and the threads all CPU backends share (microgpt_cuda.h).

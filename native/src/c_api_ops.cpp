@@ -229,4 +229,12 @@ mg_status mg_op_cached_attention_forward(mg_backend* backend, void* out, void* c
     });
 }
 
+mg_status mg_op_peak_products(mg_backend* backend, int64_t rounds, double* operations) {
+    return run_op(backend, "peak_products", {rounds}, [&](Backend& b) { *operations = b.peak_products(rounds); });
+}
+
+mg_status mg_op_read(mg_backend* backend, float* result, const void* memory, size_t bytes) {
+    return run_op(backend, "read", {}, [&](Backend& b) { b.read(result, memory, bytes); });
+}
+
 }  // extern "C"

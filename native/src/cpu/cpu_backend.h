@@ -1,6 +1,9 @@
-// The CPU backend in float32: shares each op's work out over the threads and calls the kernels of the chosen instruction set.
+// The CPU backend in precision E (float, Bf16): shares each op's work out over the threads and calls the kernels of the chosen
+// instruction set.  Weights are packed as products need them, by all threads together; prepare() makes what decoding reads.
 #pragma once
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "backend.h"
@@ -9,12 +12,18 @@
 
 namespace mg::cpu {
 
+// Rows of a chunk whose partial sums are added up in order: at most 64 chunks of at least 32 rows, however many threads.
+inline int64_t sum_chunk_rows(int64_t N) { return N <= 64 * 32 ? 32 : (N + 63) / 64; }
+
+inline size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+template <typename E>
 class CpuBackend final : public Backend {
    public:
     CpuBackend();
 
     const char* device() const override { return "cpu"; }
-    const char* precision() const override { return "fp32"; }
+    const char* precision() const override { return sizeof(E) == sizeof(float) ? "fp32" : "bf16"; }
 
     void* allocate(size_t bytes) override;
     void release(void* memory) override;
@@ -22,14 +31,12 @@ class CpuBackend final : public Backend {
     void copy_in(void* device, const void* host, size_t bytes) override;
     void copy_out(void* host, const void* device, size_t bytes) override;
     void synchronize() override {}
-    size_t element_bytes() const override { return sizeof(float); }
+    size_t element_bytes() const override { return sizeof(E); }
     size_t scratch_bytes(const StepShape& shape) const override;
 
-    size_t prepared_bytes(int64_t, int64_t) const override { return 0; }
-    void prepare(const Weight&) override {}
-    const Element* as_elements(Element*, const float* x, int64_t) override {
-        return reinterpret_cast<const Element*>(x);
-    }
+    size_t prepared_bytes(int64_t rows, int64_t columns) const override;
+    void prepare(const Weight& weight) override;
+    const Element* as_elements(Element* converted, const float* x, int64_t count) override;
 
     void embedding_forward(float* out, const int32_t* tokens, const int32_t* positions, const float* wte,
                            const float* wpe, int64_t N, int64_t T, int64_t C) override;
@@ -68,9 +75,19 @@ class CpuBackend final : public Backend {
                                   const int32_t* positions, int64_t rows, int64_t capacity, int64_t C,
                                   int64_t NH) override;
 
+    double peak_products(int64_t rounds) override;
+    void read(float* result, const void* memory, size_t bytes) override;
+
    private:
-    void multiply(const Product& product);
-    void head_losses(float* losses, float* dx, float* dwte, const float* x, const Weight& wte, const int32_t* targets,
+    // Which way a weight [rows, columns] is multiplied: x weight^T, or dout weight.
+    enum class Side { forward, backward };
+    void multiply_weight(Product<E> product, const Weight& weight, Side side);
+    template <typename Pack>
+    void multiply(Product<E> product, const Pack& pack);
+    void multiply_few_rows(const Product<E>& product, const Weight& weight);
+    void weight_gradient(float* dweight, float* dbias, const E* dout, int64_t dout_row, const E* x, int64_t N,
+                         int64_t rows, int64_t columns);
+    void head_losses(float* losses, E* dx, float* dwte, const E* x, const Weight& wte, const int32_t* targets,
                      float scale, int64_t N);
 
     // Scratch of `bytes` for each thread, or one block for all.
@@ -84,8 +101,11 @@ class CpuBackend final : public Backend {
     ThreadScratch thread_scratch(size_t bytes);
     float* shared_scratch(size_t bytes);
 
-    const Kernels& kernels_;
-    Scratch thread_scratch_, shared_scratch_;
+    const Kernels<E>& kernels_;
+    Scratch thread_scratch_, shared_scratch_, packed_;
 };
+
+// precision: "fp32", "bf16", or "auto": bf16 where the CPU multiplies it natively.
+std::unique_ptr<Backend> create_cpu_backend(const std::string& precision);
 
 }  // namespace mg::cpu

@@ -5,17 +5,18 @@
 //             dgamma += sum over rows of dout xhat;  dbeta += sum over rows of dout
 #pragma once
 
-#include "cpu/ops/vector.h"
+#include "cpu/ops/bf16.h"
 
 namespace {
 
 constexpr float kNormEpsilon = 1e-5f;
 
-inline void norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
-                         int64_t row_begin, int64_t row_end, int64_t C) {
+template <typename E>
+void norm_forward(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
+                  int64_t row_begin, int64_t row_end, int64_t C) {
     for (int64_t row = row_begin; row < row_end; ++row) {
         const float* in = x + row * C;
-        float* to = out + row * C;
+        E* to = out + row * C;
         Vector total = {};
         for_vectors(C, [&](int64_t c, int64_t n) { total = total + load_some(in + c, n); });
         const float row_mean = sum_lanes(total) / static_cast<float>(C);
@@ -38,14 +39,15 @@ inline void norm_forward(float* out, float* mean, float* rstd, const float* x, c
     }
 }
 
-inline void norm_backward(float* dx, float* partial, const float* dout, const float* x, const float* mean,
-                          const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end, int64_t C) {
+template <typename E>
+void norm_backward(float* dx, float* partial, const E* dout, const float* x, const float* mean, const float* rstd,
+                   const float* gamma, int64_t row_begin, int64_t row_end, int64_t C) {
     float* dgamma = partial;
     float* dbeta = partial + C;
     memset(partial, 0, static_cast<size_t>(2 * C) * sizeof(float));
     for (int64_t row = row_begin; row < row_end; ++row) {
         const float* in = x + row * C;
-        const float* g_out = dout + row * C;
+        const E* g_out = dout + row * C;
         const float row_mean = mean[row], row_rstd = rstd[row];
         Vector sum_g = {}, sum_g_xhat = {};
         for_vectors(C, [&](int64_t c, int64_t n) {

@@ -64,9 +64,4 @@ inline void add_rows(float* out, const float* x, int64_t rows, int64_t row_strid
         for (int64_t c = 0; c < columns; ++c) out[c] += x[row * row_stride + c];
 }
 
-inline void column_sums(float* out, const float* x, int64_t rows, int64_t columns) {
-    memset(out, 0, static_cast<size_t>(columns) * sizeof(float));
-    add_rows(out, x, rows, columns, columns);
-}
-
 }  // namespace

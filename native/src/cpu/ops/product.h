@@ -1,6 +1,7 @@
 // C = A B with packed operands and an epilogue: the linear layers, their gradients, and the head.
-// Both are packed in blocks that stay in the caches; tiles are summed block by block over the depth, and the last block ends
-// in the epilogue.
+// B is packed once for all threads (pack_columns).  A thread then takes rows of A, packs them, and meets them with B strip
+// by strip: a strip of B over one block of the depth stays in the first-level cache while it passes by the rows of A, and
+// the sums of a block of columns wait in the second level, so that C is touched once.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -12,41 +13,70 @@ namespace {
 using mg::cpu::Epilogue;
 using mg::cpu::Product;
 
-// A panel of B, kDepthBlock x kTileColumns, stays in the first-level cache while it meets a block of A from the second.
-constexpr int64_t kDepthBlock = 256;
-constexpr int64_t kRowBlock = 16 * kTileRows;
-constexpr int64_t kColumnBlock = 512;
-constexpr int64_t kFewRows = 4;
+constexpr int64_t kDepthGroups = kWidth == 16 ? 192 : 256;  // of a block
+constexpr int64_t kRowBlock = kWidth == 16 ? 168 : 96;
+constexpr int64_t kColumnBlock = 8 * kTileColumns;
+constexpr int64_t kMostPackedA = kRowBlock * 4096;
+constexpr int64_t kTile = kTileRows * kTileColumns;
+static_assert(kRowBlock % kTileRows == 0, "a block of rows is whole tiles");
 
-constexpr int64_t kPackedRow = kDepthBlock + 8;
-constexpr int64_t kPackedB = kDepthBlock * kColumnBlock;
-constexpr int64_t kPackedA = kPackedRow * kRowBlock;
-constexpr size_t kProductScratchBytes = (kPackedB + kPackedA + kTileRows * kTileColumns) * sizeof(float);
-
-// Turns n <= kWidth finished sums into C (and the second output); `at` is their place in both.
-inline void finish_vector(const Product& p, Vector sum, int64_t at, int64_t column, int64_t n) {
-    if (p.epilogue == Epilogue::bias_gelu) {
-        store_some(p.second + at, sum, n);
-        sum = gelu(sum);
-    } else if (p.epilogue == Epilogue::bias_residual) {
-        if (p.bias != nullptr) sum = sum + load_some(p.bias + column, n);
-    } else if (p.epilogue == Epilogue::gelu_backward) {
-        const Vector hidden = load_some(p.other + at, n);
-        const Gate gate = gelu_gate(hidden);
-        sum = sum * gelu_derivative(hidden, gate);
-        store_some(p.second + at, hidden * gate.open, n);
-    }
-    store_some(p.c + at, sum, n);
+// Rows of A that are packed at once, over the whole depth.
+inline int64_t rows_at_once(int64_t groups) {
+    const int64_t fit = kMostPackedA / groups / kTileRows * kTileRows;
+    return smaller(kRowBlock, larger(fit, kTileRows));
 }
 
-// The same for a tile at `at`, whose first column is `column`; the sums may lie in either output.
-inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, int64_t at, int64_t column, int64_t rows,
+template <typename E>
+size_t product_scratch_bytes(int64_t depth) {
+    const int64_t groups = groups_of<Words<E>>(depth), rows = rows_at_once(groups);
+    return static_cast<size_t>(rows * groups + rows * kColumnBlock) * sizeof(float);
+}
+
+// Words of one packed strip of B.
+template <typename E>
+int64_t strip_words(int64_t depth) {
+    return groups_of<Words<E>>(depth) * kTileColumns;
+}
+
+// Columns [begin, end) of B(depth, column) into the strips of `packed`; begin is a multiple of kTileColumns.
+template <typename E, typename Source>
+void pack_columns(float* packed, const Source* b, int64_t b_depth, int64_t b_column, int64_t depth, int64_t begin,
+                  int64_t end) {
+    const int64_t strip = strip_words<E>(depth);
+    pack_strips<Words<E>, kTileColumns>(packed + begin / kTileColumns * strip, strip, b + begin * b_column, b_column,
+                                        b_depth, end - begin, depth);
+}
+
+// Turns n <= kWidth finished sums at `at` of C, in that column, into the outputs.
+template <typename E>
+inline void finish_vector(const Product<E>& p, Vector sum, int64_t at, int64_t column, int64_t n) {
+    if (p.bias != nullptr) sum = sum + load_some(p.bias + column, n);
+    switch (p.epilogue) {
+        case Epilogue::store: store_some(p.out + at, sum, n); break;
+        case Epilogue::gelu:
+            store_some(p.second + at, sum, n);
+            store_some(p.out + at, gelu(as_stored(p.second, sum)), n);
+            break;
+        case Epilogue::gelu_backward: {
+            const Vector hidden = load_some(p.hidden + at, n);
+            const Gate gate = gelu_gate(hidden);
+            store_some(p.out + at, sum * gelu_derivative(hidden, gate), n);
+            store_some(p.second + at, hidden * gate.open, n);
+            break;
+        }
+        case Epilogue::store_sums: store_some(p.sums + at, sum, n); break;
+        case Epilogue::add: store_some(p.sums + at, sum + load_some(p.other + at, n), n); break;
+    }
+}
+
+template <typename E>
+inline void finish_tile(const Product<E>& p, const float* sums, int64_t row, int64_t column, int64_t rows,
                         int64_t columns) {
-    for (int64_t i = 0; i < rows; ++i, sums += sums_row, at += p.c_row) {
+    for (int64_t i = 0; i < rows; ++i, sums += kTileColumns) {
+        const int64_t at = (row + i) * p.N + column;
         if (columns == kTileColumns) {
-            const Vector left = load(sums), right = load(sums + kWidth);
-            finish_vector(p, left, at, column, kWidth);
-            finish_vector(p, right, at + kWidth, column + kWidth, kWidth);
+            finish_vector(p, load(sums), at, column, kWidth);
+            finish_vector(p, load(sums + kWidth), at + kWidth, column + kWidth, kWidth);
         } else {
             for_vectors(columns,
                         [&](int64_t j, int64_t n) { finish_vector(p, load_some(sums + j, n), at + j, column + j, n); });
@@ -54,109 +84,129 @@ inline void finish_tile(const Product& p, const float* sums, int64_t sums_row, i
     }
 }
 
-inline void copy_tile(float* out, int64_t out_row, const float* x, int64_t x_row, int64_t rows, int64_t columns) {
-    for (int64_t i = 0; i < rows; ++i, out += out_row, x += x_row)
-        for_vectors(columns, [&](int64_t j, int64_t n) { store_some(out + j, load_some(x + j, n), n); });
-}
-
-// Rows of A with depth contiguous -> out[row][kPackedRow].  The tile reads a column of kTileRows numbers at a time: at the
-// strides of a model's matrices they would lie in one bank of the cache and wait for each other.
-inline void pack_rows(float* out, const float* a, int64_t a_row, int64_t depth, int64_t rows) {
-    copy_tile(out, kPackedRow, a, a_row, rows, depth);
-}
-
-// Rows of A with the rows contiguous -> out[row tile][depth][kTileRows], tiles packed_tile(depth) apart.  Whole vectors are
-// copied: what they hold too much lands where the next depth, or the gap between two tiles, will be.
-inline int64_t packed_tile(int64_t depth) { return depth * kTileRows + kWidth; }
-
-inline void pack_transposed_rows(float* out, const float* a, int64_t a_depth, int64_t depth, int64_t rows) {
-    constexpr int64_t reach = round_up(kTileRows, kWidth);  // floats that a tile's vectors read
-    for (int64_t k = 0; k < depth; ++k, a += a_depth) {
-        float* to = out + k * kTileRows;
-        int64_t row = 0;
-        for (; row + reach <= rows; row += kTileRows, to += packed_tile(depth))
-            for (int64_t i = 0; i < kTileRows; i += kWidth) store(to + i, load(a + row + i));
-        for (; row < rows; row += kTileRows, to += packed_tile(depth))
-            for (int64_t i = row; i < rows && i < row + kTileRows; ++i) to[i - row] = a[i];
+// out[rows] += the sums of packed rows over a block of the depth.
+template <typename W>
+inline void add_row_sums(float* out, const float* packed, int64_t strip, int64_t rows, int64_t groups) {
+    for (int64_t row = 0; row < rows; row += kTileRows, packed += strip) {
+        for (int64_t lane = 0; lane < kTileRows; lane += kWidth) {
+            const int64_t lanes = smaller(kTileRows - lane, kWidth);
+            const float* from = packed + lane;
+            // Four sums, so that an addition doesn't wait for the one before.
+            Vector sums[4] = {};
+            int64_t g = 0;
+            for (; g + 4 < groups; g += 4)
+                for (int i = 0; i < 4; ++i)
+                    sums[i] = W::multiply_add(load(from + (g + i) * kTileRows), W::ones(), sums[i]);
+            for (; g < groups; ++g)
+                sums[0] = W::multiply_add(load_some(from + g * kTileRows, lanes), W::ones(), sums[0]);
+            const Vector sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+            for (int64_t i = 0; i < lanes && row + lane + i < rows; ++i) out[row + lane + i] += sum[i];
+        }
     }
 }
 
-inline void product(const Product& p, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
-                    void* scratch) {
-    float* packed_b = static_cast<float*>(scratch);
-    float* packed_a = packed_b + kPackedB;
-    float* edge = packed_a + kPackedA;  // a tile that C has no room for
-    const int64_t columns = column_end - column_begin;
-    const bool transposed = p.a_depth != 1;
-    const bool finishes = p.epilogue != Epilogue::store && p.epilogue != Epilogue::accumulate;
-    // Sums of the depth so far wait in an output that is not an input at the same time.
-    float* partial_sums = p.epilogue == Epilogue::gelu_backward ? p.second : p.c;
-    for (int64_t k = 0; k < p.K; k += kDepthBlock) {
-        const int64_t depth = p.K - k < kDepthBlock ? p.K - k : kDepthBlock;
-        const bool last = k + depth == p.K;
-        pack_panels(packed_b, p.b + k * p.b_depth + column_begin * p.b_column, p.b_depth, p.b_column, depth, columns);
-        for (int64_t block = row_begin; block < row_end; block += kRowBlock) {
-            const int64_t block_rows = row_end - block < kRowBlock ? row_end - block : kRowBlock;
-            if (transposed)
-                pack_transposed_rows(packed_a, p.a + block + k * p.a_depth, p.a_depth, depth, block_rows);
-            else
-                pack_rows(packed_a, p.a + block * p.a_row + k, p.a_row, depth, block_rows);
-            for (int64_t column = 0; column < columns; column += kTileColumns) {
-                const int64_t present = columns - column < kTileColumns ? columns - column : kTileColumns;
-                const bool whole = present == kTileColumns;
-                for (int64_t row = 0; row < block_rows; row += kTileRows) {
-                    const int64_t rows = block_rows - row < kTileRows ? block_rows - row : kTileRows;
-                    const int64_t at = (block + row) * p.c_row + column_begin + column;
-                    Start start = {nullptr, p.c_row};
-                    if (k > 0 || p.epilogue == Epilogue::accumulate)
-                        start.numbers = partial_sums + at;
-                    else if (p.epilogue == Epilogue::bias_residual)
-                        start.numbers = p.other + at;
-                    else if (p.bias != nullptr)
-                        start = {p.bias + column_begin + column, 0};
-                    float* sums = whole ? partial_sums + at : edge;
-                    const int64_t sums_row = whole ? p.c_row : kTileColumns;
-                    if (!whole && start.numbers != nullptr) {
-                        copy_tile(edge, kTileColumns, start.numbers, start.stride, rows, present);
-                        start = {edge, kTileColumns};
+// Rows [row_begin, row_end) and columns [column_begin, column_end) of C; column_begin is a multiple of kTileColumns.
+template <typename E>
+void product(const Product<E>& p, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+             void* scratch) {
+    using W = Words<E>;
+    const int64_t groups = groups_of<W>(p.K), strip = groups * kTileColumns, most_rows = rows_at_once(groups);
+    float* packed_a = static_cast<float*>(scratch);
+    float* tiles = packed_a + most_rows * groups;
+    for (int64_t row = row_begin; row < row_end; row += most_rows) {
+        const int64_t rows = smaller(row_end - row, most_rows), strips = (rows + kTileRows - 1) / kTileRows;
+        for (int64_t g = 0; g < groups; g += kDepthGroups) {
+            const int64_t steps = smaller(groups - g, kDepthGroups), depth = g * W::kDepth;
+            float* block = packed_a + g * strips * kTileRows;
+            pack_strips<W, kTileRows>(block, steps * kTileRows, p.a + row * p.a_row + depth * p.a_depth, p.a_row,
+                                      p.a_depth, rows, smaller(p.K - depth, steps * W::kDepth));
+            if (p.row_sums != nullptr && column_begin == 0)
+                add_row_sums<W>(p.row_sums + row, block, steps * kTileRows, rows, steps);
+        }
+        for (int64_t block = column_begin; block < column_end; block += kColumnBlock) {
+            const int64_t block_end = smaller(block + kColumnBlock, column_end);
+            for (int64_t g = 0; g < groups; g += kDepthGroups) {
+                const int64_t steps = smaller(groups - g, kDepthGroups);
+                const float* a = packed_a + g * strips * kTileRows;
+                const bool last = g + steps == groups;
+                float* sums = tiles;
+                for (int64_t column = block; column < block_end; column += kTileColumns) {
+                    const float* b = p.packed_b + (column - p.packed_from) / kTileColumns * strip + g * kTileColumns;
+                    for (int64_t i = 0; i < strips; ++i, sums += kTile) {
+                        tile<W>(sums, kTileColumns, g > 0, a + i * steps * kTileRows, b, steps);
+                        if (last)
+                            finish_tile(p, sums, row + i * kTileRows, column, smaller(rows - i * kTileRows, kTileRows),
+                                        smaller(column_end - column, kTileColumns));
                     }
-                    const float* a = packed_a + (transposed ? row / kTileRows * packed_tile(depth) : row * kPackedRow);
-                    tile(rows, sums, sums_row, start, a, transposed ? 1 : kPackedRow, transposed ? kTileRows : 1,
-                         packed_b + column * depth, depth);
-                    if (last && finishes)
-                        finish_tile(p, sums, sums_row, at, column_begin + column, rows, present);
-                    else if (!whole)
-                        copy_tile(partial_sums + at, p.c_row, sums, sums_row, rows, present);
                 }
             }
         }
     }
 }
 
-// At most kFewRows rows, as in decoding: every weight is read once, straight from B's columns, and used for all rows.
-inline void product_few_rows(const Product& p, int64_t column_begin, int64_t column_end) {
-    for (int64_t column = column_begin; column < column_end; ++column) {
-        const float* b = p.b + column * p.b_column;
-        Vector sums[kFewRows][2] = {};
-        int64_t k = 0;
-        for (; k + 2 * kWidth <= p.K; k += 2 * kWidth) {
-            const Vector b_left = load(b + k), b_right = load(b + k + kWidth);
-            for (int64_t i = 0; i < p.M; ++i) {
-                sums[i][0] = load(p.a + i * p.a_row + k) * b_left + sums[i][0];
-                sums[i][1] = load(p.a + i * p.a_row + k + kWidth) * b_right + sums[i][1];
-            }
+// ---- few rows, as in decoding: every weight is read once, in place, and meets the rows in groups of kRowsTogether.
+
+constexpr int64_t kFewRows = 16;
+constexpr int64_t kRowsTogether = 4;
+
+// `words`: the rows of A as words, groups_of(K) each, whole vectors.  weight[column * K + depth].
+template <typename E, int ROWS, typename Source>
+inline void few_rows_at_a_column(Vector* totals, const float* words, int64_t words_row, const Source* weight,
+                                 int64_t K) {
+    using W = Words<E>;
+    constexpr int64_t kStep = kWidth * W::kDepth;
+    Vector sums[ROWS][2] = {};
+    int64_t k = 0;
+    for (; k + 2 * kStep <= K; k += 2 * kStep, words += 2 * kWidth) {
+        const Vector left = W::along(weight + k, kStep), right = W::along(weight + k + kStep, kStep);
+#pragma GCC unroll 4
+        for (int i = 0; i < ROWS; ++i) {
+            sums[i][0] = W::multiply_add(load(words + i * words_row), left, sums[i][0]);
+            sums[i][1] = W::multiply_add(load(words + i * words_row + kWidth), right, sums[i][1]);
         }
-        float totals[kFewRows];
-        for (int64_t i = 0; i < p.M; ++i) {
-            totals[i] = sum_lanes(sums[i][0] + sums[i][1]);
-            for (int64_t rest = k; rest < p.K; ++rest) totals[i] += p.a[i * p.a_row + rest] * b[rest];
-            const int64_t at = i * p.c_row + column;
-            if (p.epilogue == Epilogue::accumulate) totals[i] += p.c[at];
-            if (p.epilogue == Epilogue::bias_residual)
-                totals[i] += p.other[at];
-            else if (p.bias != nullptr)
-                totals[i] += p.bias[column];
-            finish_tile(p, totals + i, 1, at, column, 1, 1);
+    }
+    for (; k < K; k += kStep, words += kWidth) {
+        const Vector rest = W::along(weight + k, K - k);
+        for (int i = 0; i < ROWS; ++i) sums[i][0] = W::multiply_add(load(words + i * words_row), rest, sums[i][0]);
+    }
+    for (int i = 0; i < ROWS; ++i) totals[i] = sums[i][0] + sums[i][1];
+}
+
+template <typename E>
+int64_t few_rows_words(int64_t depth) {
+    return round_up(groups_of<Words<E>>(depth), kWidth);
+}
+
+// A's rows as words, once for all columns.
+template <typename E>
+void pack_few_rows(float* words, const Product<E>& p) {
+    using W = Words<E>;
+    const int64_t row_words = few_rows_words<E>(p.K);
+    for (int64_t i = 0; i < p.M; ++i)
+        for (int64_t g = 0; g < row_words; g += kWidth)
+            store(words + i * row_words + g, W::along(p.a + i * p.a_row + g * W::kDepth, p.K - g * W::kDepth));
+}
+
+template <typename E, typename Source>
+void product_few_rows(const Product<E>& p, const float* words, const Source* weight, int64_t column_begin,
+                      int64_t column_end) {
+    const int64_t row_words = few_rows_words<E>(p.K);
+    for (int64_t column = column_begin; column < column_end; ++column) {
+        for (int64_t row = 0; row < p.M; row += kRowsTogether) {
+            const float* a = words + row * row_words;
+            const Source* b = weight + column * p.K;
+            const int64_t rows = smaller(p.M - row, kRowsTogether);
+            Vector totals[kRowsTogether];
+            if (rows == 1)
+                few_rows_at_a_column<E, 1>(totals, a, row_words, b, p.K);
+            else if (rows == 2)
+                few_rows_at_a_column<E, 2>(totals, a, row_words, b, p.K);
+            else if (rows == 3)
+                few_rows_at_a_column<E, 3>(totals, a, row_words, b, p.K);
+            else
+                few_rows_at_a_column<E, 4>(totals, a, row_words, b, p.K);
+            for (int64_t i = 0; i < rows; ++i)
+                finish_vector(p, broadcast(sum_lanes(totals[i])), (row + i) * p.N + column, column, 1);
         }
     }
 }
