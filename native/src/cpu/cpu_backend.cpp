@@ -272,10 +272,11 @@ double CpuBackend<E>::peak_products(int64_t rounds) {
 
 template <typename E>
 void CpuBackend<E>::read(float* result, const void* memory, size_t bytes) {
+    constexpr int64_t kAtOnce = int64_t{1} << 20;  // long pieces, whose streams lie far apart
     const int64_t count = static_cast<int64_t>(bytes / sizeof(float));
-    std::vector<float> sums(static_cast<size_t>(ceil_div(count, kNumbersPerTask)));
-    parallel_ranges(count, kNumbersPerTask, [&](int64_t begin, int64_t end) {
-        sums[static_cast<size_t>(begin / kNumbersPerTask)] =
+    std::vector<float> sums(static_cast<size_t>(ceil_div(count, kAtOnce)));
+    parallel_ranges(count, kAtOnce, [&](int64_t begin, int64_t end) {
+        sums[static_cast<size_t>(begin / kAtOnce)] =
             kernels_.read(static_cast<const float*>(memory) + begin, end - begin);
     });
     *result = 0;

@@ -8,18 +8,22 @@ namespace mg {
 class Buffer {
    public:
     explicit Buffer(Backend& backend) : backend_(&backend) {}
-    ~Buffer() { backend_->release(memory_); }
+    ~Buffer() { release(); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
     // Makes room for at least that many bytes; contents are lost when it grows.
     void reserve(size_t bytes) {
         if (bytes <= bytes_) return;
+        release();
+        memory_ = backend_->allocate(bytes);
+        bytes_ = bytes;
+    }
+
+    void release() {
         backend_->release(memory_);
         memory_ = nullptr;
         bytes_ = 0;
-        memory_ = backend_->allocate(bytes);
-        bytes_ = bytes;
     }
 
     bool empty() const { return memory_ == nullptr; }

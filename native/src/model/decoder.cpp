@@ -13,7 +13,10 @@ Decoder::Decoder(Gpt& model, int64_t sequences)
     const Config& c = model.config();
     layer_cache_bytes_ = (model.backend().cache_bytes(sequences, c.block_size, c.n_embd) + 63) / 64 * 64;
     cache_.reserve(layer_cache_bytes_ * static_cast<size_t>(c.n_layer));
+    model.parameters().want_prepared();
 }
+
+Decoder::~Decoder() { model_.parameters().release_prepared(); }
 
 void Decoder::reset() {
     for (std::vector<int32_t>& tokens : history_) tokens.clear();

@@ -12,6 +12,7 @@ namespace mg {
 class Decoder {
    public:
     Decoder(Gpt& model, int64_t sequences);
+    ~Decoder();
     Decoder(const Decoder&) = delete;
     Decoder& operator=(const Decoder&) = delete;
 

@@ -212,7 +212,7 @@ mg_memory_plan Gpt::plan(const Config& config, const Backend& backend, int64_t B
     const int64_t widest = std::max(config.mlp_dim(), 3 * config.n_embd);
     const StepShape shape{B * T, T, config.n_embd, config.n_head, config.vocab_size, widest};
     mg_memory_plan plan;
-    plan.parameters = values + prepared;
+    plan.parameters = values + (training ? 0 : prepared);  // weights are prepared for decoding only
     plan.gradients = training ? values : 0;
     plan.moments = training ? 2 * values : 0;
     plan.activations = static_cast<int64_t>(activations.kept);

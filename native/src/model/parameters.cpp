@@ -25,7 +25,7 @@ Parameters::Parameters(Backend& backend, const Config& config)
         prepared_offsets_.push_back(prepared);
         if (tensor.is_matrix()) prepared += (backend.prepared_bytes(tensor.rows, tensor.columns) + 63) / 64 * 64;
     }
-    if (prepared > 0) prepared_.reserve(prepared);
+    prepared_offsets_.push_back(prepared);
     zeroed(values_);
 }
 
@@ -46,7 +46,17 @@ void Parameters::initialise(uint64_t seed) {
     prepare();
 }
 
+void Parameters::want_prepared() {
+    if (prepared_.empty() && prepared_offsets_.back() > 0) prepared_.reserve(prepared_offsets_.back());
+    if (++wanting_prepared_ == 1) prepare();
+}
+
+void Parameters::release_prepared() {
+    if (--wanting_prepared_ == 0) prepared_.release();
+}
+
 void Parameters::prepare() {
+    if (prepared_.empty()) return;
     for (int i = 0; i < static_cast<int>(table_.tensors().size()); ++i)
         if (table_[i].is_matrix()) backend_.prepare(weight(i));
 }

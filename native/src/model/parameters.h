@@ -17,8 +17,11 @@ class Parameters {
 
     // Parameters from the seed; gradients and moments 0.
     void initialise(uint64_t seed);
-    // Renews what the backend derives from the weights.
+    // Renews what the backend derives from the weights, while anyone wants it.
     void prepare();
+    // Decoders want it; training makes what it needs as it goes, and has better uses for the memory.
+    void want_prepared();
+    void release_prepared();
 
     float* values() { return values_.as<float>(); }
     float* gradients() { return zeroed(gradients_); }
@@ -36,7 +39,8 @@ class Parameters {
     Backend& backend_;
     TensorTable table_;
     Buffer values_, gradients_, moment_1_, moment_2_, prepared_;
-    std::vector<size_t> prepared_offsets_;  // by tensor
+    std::vector<size_t> prepared_offsets_;  // by tensor, and the size of all
+    int wanting_prepared_ = 0;
 };
 
 }  // namespace mg

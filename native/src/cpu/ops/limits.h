@@ -23,15 +23,17 @@ double peak_products(int64_t rounds) {
     return static_cast<double>(rounds) * kSums * kWidth * 2 * W::kDepth + unused;
 }
 
-// Reads all of x; the sum only keeps the reads alive.
+// Reads all of x in four streams, which memory serves faster than one; the sum only keeps the reads alive.
 inline float read(const float* x, int64_t count) {
-    Vector sums[8] = {};
-    int64_t i = 0;
-    for (; i + 8 * kWidth <= count; i += 8 * kWidth)
-        for (int j = 0; j < 8; ++j) sums[j] = sums[j] + load(x + i + j * kWidth);
-    Vector total = {};
-    for (int j = 0; j < 8; ++j) total = total + sums[j];
-    return sum_lanes(total);
+    constexpr int64_t kLine = 64 / sizeof(float);
+    const int64_t quarter = count / 4 / kLine * kLine;
+    Vector sums[4] = {};
+    for (int64_t i = 0; i < quarter; i += kLine)
+        for (int64_t part = 0; part < kLine; part += kWidth)
+            for (int j = 0; j < 4; ++j) sums[j] = sums[j] + load(x + j * quarter + i + part);
+    float total = sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (int64_t i = 4 * quarter; i < count; ++i) total += x[i];
+    return total;
 }
 
 }  // namespace
