@@ -72,7 +72,9 @@ class GPT:
     Args:
         config: the model's sizes.
         device: "cpu", or "auto" for the best this build has.
-        precision: "fp32", or "auto".
+        precision: "fp32"; "bf16", which multiplies and keeps activations in bfloat16, and sums in
+            float32 (parameters, gradients and moments are float32 arrays in either); or "auto":
+            bf16 where the CPU multiplies it natively, else fp32.
         seed: initial parameters; the same seed gives the same bits on every machine.
 
     Raises:
@@ -122,7 +124,7 @@ class GPT:
 
     @property
     def precision(self) -> str:
-        """The precision of compute and saved activations: "fp32"."""
+        """The precision of compute and saved activations: "fp32" or "bf16"."""
         return str(ffi.string(lib.mg_model_precision(self._model)).decode())
 
     @property

@@ -94,7 +94,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
         **request.to_record(),
         **data_record(data),
         "device": device,
-        "precision": precision,
+        "precision": model.precision,  # a resumed run goes on in it, wherever it is resumed
         "sample_prompt": prompt,
     }
     with RunFolder.create(

@@ -177,7 +177,12 @@ data_options = stack(
 
 machine_options = stack(
     option("--device", section="Machine", metavar="NAME", help="auto or cpu.  [default: auto]"),
-    option("--precision", section="Machine", metavar="NAME", help="auto or fp32.  [default: auto]"),
+    option(
+        "--precision",
+        section="Machine",
+        metavar="NAME",
+        help="auto, fp32 or bf16; auto is bf16 where the processor has it.  [default: auto]",
+    ),
     option(
         "--threads",
         section="Machine",

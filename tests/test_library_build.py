@@ -58,7 +58,7 @@ def declared_functions() -> set[str]:
 def test_kernels_share_no_code_between_instruction_sets(checked_build: Path) -> None:
     """A weak symbol has one copy for the whole library, with any instruction set's instructions."""
     objects = kernel_objects(checked_build)
-    assert "generic" in objects and (len(objects) == 3 or platform.machine() != "x86_64")
+    assert "generic" in objects and (len(objects) == 4 or platform.machine() != "x86_64")
     for isa, path in objects.items():
         found = symbols("--defined-only", path)
         assert len(found) > 10
@@ -151,10 +151,47 @@ def test_16_lane_kernels_emulated(checked_build: Path) -> None:
     ops = run_tests(library, "ops", "-k", "cpu-avx512", "-rs")
     assert ops.returncode == 0, ops.stdout[-3000:]
     passed = re.search(r"(\d+) passed", ops.stdout)
-    assert passed and int(passed[1]) > 500 and "skipped" not in ops.stdout.splitlines()[-1]
-    model = run_tests(library, "test_parity.py", "test_parity_decoding.py", MICROGPT_ISA="avx512")
-    assert model.returncode == 0, model.stdout[-3000:]
-    assert "skipped" not in model.stdout.splitlines()[-1]
+    assert passed and int(passed[1]) > 4000 and "skipped" not in ops.stdout.splitlines()[-1]
+    for isa in ("avx512", "avx512bf16"):
+        model = run_tests(library, "test_parity.py", "test_parity_decoding.py", MICROGPT_ISA=isa)
+        assert model.returncode == 0, model.stdout[-3000:]
+
+
+@x86_only
+@linux_only
+@pytest.mark.parametrize(
+    ("isa", "instruction"),
+    [
+        ("avx2", r"vfmadd\d+ps .*%ymm"),
+        ("avx512", r"vfmadd\d+ps .*%zmm"),
+        ("avx512bf16", r"vdpbf16ps .*%zmm"),
+    ],
+)
+def test_products_use_the_instruction_set(isa: str, instruction: str) -> None:
+    """The library as built for users, on any machine: the instructions the tiles are made for."""
+    built = refused_instruction_set()
+    if isa not in built:
+        pytest.skip(f"the compiler of this library doesn't know {isa}")
+    code = run(find_tool("objdump"), "-d", "--no-show-raw-insn", _library.library_path())
+    # A tile's loop has kTileRows x 2 of them: 12 or 28, in a row but for the loads.
+    streaks = [
+        len(re.findall(instruction, streak))
+        for streak in re.findall(rf"(?:[^\n]*(?:{instruction}|vbroadcastss)[^\n]*\n)+", code)
+    ]
+    assert max(streaks, default=0) >= (12 if isa == "avx2" else 28)
+
+
+def refused_instruction_set() -> list[str]:
+    """The instruction sets in the library, as it names them when asked for one that isn't there."""
+    asked = "import andrea; andrea.engine_info()"
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        env={**os.environ, "MICROGPT_ISA": "none"},
+        capture_output=True,
+        text=True,
+    )
+    assert "this library has only: " in done.stderr
+    return done.stderr.split("this library has only: ")[1].split()
 
 
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])

@@ -128,7 +128,7 @@ def test_the_best_instruction_set_is_chosen() -> None:
     assert printed(ISA, MICROGPT_ISA="").split()[0] == chosen
 
 
-@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512bf16"])
 def test_an_instruction_set_is_forced_or_refused(isa: str) -> None:
     available = andrea.available_instruction_sets()
     if isa in available:

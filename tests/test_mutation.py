@@ -30,8 +30,8 @@ MUTANTS = {
     ),
     "attention sees one token of the future": Mutant(
         "cpu/ops/attention.h",
-        "const int64_t allowed = smaller(first + i + 1 - block, kKeyBlock);",
-        "const int64_t allowed = smaller(first + i + 2 - block, kKeyBlock);",
+        "return query >= static_cast<int32_t>(larger(smaller(key - first, kWidth), 0));",
+        "return query >= static_cast<int32_t>(larger(smaller(key - first - 1, kWidth), 0));",
         (
             "ops/test_attention.py::test_forward",
             "ops/test_attention.py::test_the_future_is_not_seen",
@@ -50,8 +50,8 @@ MUTANTS = {
         ("ops/test_head_loss.py::test_large_logits",),
     ),
     "the bias has no gradient": Mutant(
-        "cpu/cpu_backend.cpp",
-        "kernels_.add_rows(dbias, partial, chunks, rows, rows);",
+        "cpu/cpu_products.cpp",
+        "p.row_sums = dbias;",
         "",
         (
             "ops/test_linear.py::test_backward_weight",
@@ -59,8 +59,8 @@ MUTANTS = {
         ),
     ),
     "the head forgets that it is tied": Mutant(
-        "cpu/cpu_backend.cpp",
-        "multiply(weight_product(dwte, logits, x + first * C, rows, V, C));",
+        "cpu/cpu_products.cpp",
+        "weight_gradient(dwte, nullptr, dlogits, dlogits_row, x + first * C, rows, V, C);",
         "",
         (
             "ops/test_head_loss.py::test_gradients",

@@ -73,7 +73,9 @@ typedef struct mg_config {
 
 typedef struct mg_model mg_model;
 
-/* device "cpu" or "auto"; precision "fp32" or "auto".  Parameters are initialised from the seed by a counter-based
+/* device "cpu" or "auto".  precision "fp32"; "bf16": products of bfloat16 numbers summed in float32, and activations kept
+ * as bfloat16, while parameters, gradients, moments, the residual stream and losses stay float32; or "auto": bf16 where
+ * the CPU multiplies it natively (AVX-512 BF16), else fp32.  Parameters are initialised from the seed by a counter-based
  * generator: the same seed gives the same bits on every machine. */
 MG_API mg_status mg_model_create(const mg_config* config, const char* device, const char* precision, uint64_t seed,
                                  mg_model** model);

@@ -20,10 +20,10 @@ namespace mg {
 
 struct Element;  // opaque: a number in the backend's precision
 
-// A weight matrix [rows, columns]: the float32 master and whatever the backend derives from it once per step.
+// A weight matrix [rows, columns]: the float32 master, and what the backend derives from it for decoding.
 struct Weight {
     const float* master;
-    void* prepared;  // prepared_bytes(rows, columns) bytes, filled by prepare(); may be null when that is 0
+    void* prepared;  // prepared_bytes(rows, columns) bytes, filled by prepare(); null: the master is read instead
     int64_t rows;
     int64_t columns;
 };
@@ -69,7 +69,9 @@ class Backend {
     // What the backend itself holds beside the caller's buffers while it works on steps of this shape.
     virtual size_t scratch_bytes(const StepShape& shape) const = 0;
 
-    // --- weights: what the backend computes with (bf16 copy, packed panels), renewed after each update
+    // --- weights: a copy that is quick to read for a few rows, renewed after each update while something decodes.  Products
+    // of many rows convert and pack the master as they go: a step uses each weight twice, so a copy would cost its memory and
+    // save next to nothing.
     virtual size_t prepared_bytes(int64_t rows, int64_t columns) const = 0;
     virtual void prepare(const Weight& weight) = 0;
 

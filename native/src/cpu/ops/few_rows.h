@@ -26,34 +26,27 @@ void pack_few_rows(float* words, const Product<E>& p) {
             store(words + i * row_words + g, W::along(p.a + i * p.a_row + g * W::kDepth, p.K - g * W::kDepth));
 }
 
+// A sum has one order, however many rows and streams are taken together.
 // totals[stream][row][place] = words of ROWS rows . one row of the weight in each of STREAMS streams.
 template <typename E, int ROWS, int STREAMS, typename Source>
 inline void dot_products(float* totals, int place, const float* words, int64_t row_words, const Source* weight,
                          int64_t stream_stride, int64_t K) {
     using W = Words<E>;
     constexpr int64_t kStep = kWidth * W::kDepth;
-    constexpr int kChains = ROWS * STREAMS < 4 ? 2 : 1;  // so that an addition doesn't wait for the one before
-    Vector sums[kChains][ROWS][STREAMS] = {};
+    Vector sums[ROWS][STREAMS] = {};
     int64_t k = 0;
-    for (; k + kChains * kStep <= K; k += kChains * kStep, words += kChains * kWidth)
-        for (int c = 0; c < kChains; ++c)
-            for (int j = 0; j < STREAMS; ++j) {
-                const Vector w = W::along(weight + j * stream_stride + k + c * kStep, kStep);
-                for (int i = 0; i < ROWS; ++i)
-                    sums[c][i][j] = W::multiply_add(load(words + i * row_words + c * kWidth), w, sums[c][i][j]);
-            }
+    for (; k + kStep <= K; k += kStep, words += kWidth)
+        for (int j = 0; j < STREAMS; ++j) {
+            const Vector w = W::along(weight + j * stream_stride + k, kStep);
+            for (int i = 0; i < ROWS; ++i) sums[i][j] = W::multiply_add(load(words + i * row_words), w, sums[i][j]);
+        }
     for (; k < K; k += kStep, words += kWidth)
         for (int j = 0; j < STREAMS; ++j) {
             const Vector w = W::along(weight + j * stream_stride + k, K - k);
-            for (int i = 0; i < ROWS; ++i)
-                sums[0][i][j] = W::multiply_add(load(words + i * row_words), w, sums[0][i][j]);
+            for (int i = 0; i < ROWS; ++i) sums[i][j] = W::multiply_add(load(words + i * row_words), w, sums[i][j]);
         }
     for (int j = 0; j < STREAMS; ++j)
-        for (int i = 0; i < ROWS; ++i) {
-            Vector sum = sums[0][i][j];
-            for (int c = 1; c < kChains; ++c) sum = sum + sums[c][i][j];
-            totals[(j * ROWS + i) * kWidth + place] = sum_lanes(sum);
-        }
+        for (int i = 0; i < ROWS; ++i) totals[(j * ROWS + i) * kWidth + place] = sum_lanes(sums[i][j]);
 }
 
 // ROWS rows meet columns [begin, end) of the result, which are rows of the weight.
@@ -80,7 +73,8 @@ inline int64_t few_rows_in_streams(const Product<E>& p, const float* words, cons
 template <typename E, int ROWS, typename Source>
 inline void few_rows_of_columns(const Product<E>& p, const float* words, const Source* weight, int64_t row,
                                 int64_t begin, int64_t end) {
-    begin = few_rows_in_streams<E, ROWS, kStreams>(p, words, weight, row, begin, end);
+    constexpr int kTogether = ROWS > 2 ? kStreams / 2 : kStreams;  // as many as leave the sums in registers
+    begin = few_rows_in_streams<E, ROWS, kTogether>(p, words, weight, row, begin, end);
     few_rows_in_streams<E, ROWS, 1>(p, words, weight, row, begin, end);
 }
 

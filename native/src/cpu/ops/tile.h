@@ -32,6 +32,7 @@ inline void tile_at(float* c, int64_t c_row, bool add, const float* a, int64_t a
         b += kTileColumns;
     }
     // Blocks of the depth are summed apart, which keeps long sums accurate.
+#pragma GCC unroll 16
     for (int i = 0; i < kTileRows; ++i) {
         float* row = c + i * c_row;
         store(row, add ? load(row) + left[i] : left[i]);
