@@ -28,8 +28,8 @@ class Bench:
 
     precisions: Andrea's in this run; available: all that it has, whose limits are measured;
     disturbed_share: of the cores, beyond which a measurement is repeated,
-    `attempts` times at most; clips: whether PyTorch clips gradients too; scaling: whether Andrea
-    trains on 1 thread as well.
+    `attempts` times at most; clips: whether PyTorch clips gradients too; torch_precisions: those
+    PyTorch is tried in; scaling: whether Andrea trains on 1 thread as well.
     """
 
     launcher: Launcher
@@ -41,6 +41,7 @@ class Bench:
     disturbed_share: float
     attempts: int
     clips: bool
+    torch_precisions: tuple[str, ...]
     with_torch: bool
     with_llama: bool
     scaling: bool

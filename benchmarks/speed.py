@@ -46,6 +46,13 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--precision", nargs="+", choices=("fp32", "bf16"), help="Andrea's (default: all it has)"
     )
+    parser.add_argument(
+        "--torch-precision",
+        nargs="+",
+        choices=("fp32", "bf16"),
+        default=("fp32", "bf16"),
+        help="those PyTorch is tried in (default: both)",
+    )
     parser.add_argument("--threads", type=int, help="of every engine (default: Andrea's choice)")
     parser.add_argument(
         "--scaling", action="store_true", help="train with Andrea on 1 thread as well, in turn"
@@ -111,6 +118,7 @@ def bench_of(arguments: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
         disturbed_share=arguments.disturbed,
         attempts=arguments.attempts,
         clips=arguments.torch_clips,
+        torch_precisions=tuple(arguments.torch_precision),
         scaling=arguments.scaling,
         with_torch="torch" in versions,
         with_llama="llama.cpp" in versions and arguments.isa is None,  # no variable limits it
@@ -145,6 +153,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "isa": arguments.isa,
         "torch_preload": arguments.torch_preload,
         "torch_clips": bench.clips,
+        "torch_precisions": bench.torch_precisions,
         "disturbed_share": bench.disturbed_share,
         "attempts": bench.attempts,
     }

@@ -16,13 +16,18 @@ SPEED = "tokens_per_second"
 
 
 def fastest_of_each_precision(measured: dict[Engine, Measurement]) -> list[Engine]:
-    """Of PyTorch's modes, the one that each precision is fastest with."""
+    """Of PyTorch's modes, the one that each precision is fastest with.
+
+    A precision that is more than twice as slow as the other is left out: it can't be PyTorch's
+    best, and would take most of the time (bfloat16 where the CPU doesn't have it).
+    """
     best: dict[str, Engine] = {}
     for engine, result in measured.items():
         other = best.get(engine.precision)
         if other is None or result[SPEED] > measured[other][SPEED]:
             best[engine.precision] = engine
-    return list(best.values())
+    limit = max((measured[engine][SPEED] for engine in best.values()), default=0.0) / 2
+    return [engine for engine in best.values() if measured[engine][SPEED] >= limit]
 
 
 def compare_training(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
@@ -32,7 +37,7 @@ def compare_training(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
     rounds.
     """
     say(f"training, {name}")
-    peers = [Engine("torch", p, mode) for p in ("fp32", "bf16") for mode in TORCH_MODES]
+    peers = [Engine("torch", p, mode) for p in bench.torch_precisions for mode in TORCH_MODES]
     tried, left_out = bench.those_that_run("train", peers if bench.with_torch else [], shape)
     counts = (False, True) if bench.scaling and bench.threads > 1 else (False,)
     engines = [Engine("andrea", p, alone=alone) for p in bench.precisions for alone in counts]
