@@ -26,4 +26,6 @@ void set_cpu_threads(int count) {
     cpu::set_thread_count(count);
 }
 
+void parallel_on_host(int64_t count, const std::function<void(int64_t task)>& body) { cpu::parallel_for(count, body); }
+
 }  // namespace mg

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -153,5 +154,8 @@ const char* cpu_isa();
 const char* available_cpu_isas();
 int cpu_threads();
 void set_cpu_threads(int count);  // raises MG_ERROR_ARGUMENT
+
+// Work that is the host's on every device, on those threads: body(task) for each task in [0, count); it must not throw.
+void parallel_on_host(int64_t count, const std::function<void(int64_t task)>& body);
 
 }  // namespace mg

@@ -8,7 +8,8 @@
 namespace mg {
 namespace {
 
-constexpr int64_t kInitialiseAtOnce = int64_t{1} << 16;
+constexpr int64_t kInitialiseAtOnce = int64_t{1} << 20;
+constexpr int64_t kNumbersPerTask = int64_t{1} << 14;
 
 }  // namespace
 
@@ -36,7 +37,13 @@ void Parameters::initialise(uint64_t seed) {
         for (int64_t begin = 0; begin < tensor.size(); begin += kInitialiseAtOnce) {
             const int64_t count = std::min(kInitialiseAtOnce, tensor.size() - begin);
             numbers.assign(static_cast<size_t>(count), tensor.init == Init::ones ? 1.0f : 0.0f);
-            if (tensor.init == Init::normal) fill_normal(numbers.data(), begin, count, tensor.std, seed, stream);
+            if (tensor.init == Init::normal) {
+                parallel_on_host((count + kNumbersPerTask - 1) / kNumbersPerTask, [&](int64_t task) {
+                    const int64_t at = task * kNumbersPerTask;
+                    fill_normal(numbers.data() + at, begin + at, std::min(kNumbersPerTask, count - at), tensor.std,
+                                seed, stream);
+                });
+            }
             backend_.copy_in(values() + tensor.offset + begin, numbers.data(),
                              static_cast<size_t>(count) * sizeof(float));
         }

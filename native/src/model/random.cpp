@@ -104,9 +104,10 @@ uint64_t stream_of(const std::string& name) {
 }
 
 void fill_normal(float* values, int64_t begin, int64_t count, float std, uint64_t seed, uint64_t stream) {
+    Block block{};
     for (int64_t i = 0; i < count; ++i) {
         const uint64_t sample = static_cast<uint64_t>(begin + i);
-        const Block block = philox(sample / 4, stream, seed);
+        if (i == 0 || sample % 4 == 0) block = philox(sample / 4, stream, seed);
         // The middle of one of 2^32 equal intervals: never 0 or 1.
         const double p = (block.word[sample % 4] + 0.5) / 4294967296.0;
         values[i] = static_cast<float>(normal_quantile(p) * static_cast<double>(std));

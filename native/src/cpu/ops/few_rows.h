@@ -6,6 +6,18 @@
 
 namespace {
 
+// bfloat16 weights are read as pairs on every CPU: taking a vector of pairs apart costs less than widening two vectors.
+template <typename E>
+struct FewRowsWordsOf {
+    using type = SingleWords<float>;
+};
+template <>
+struct FewRowsWordsOf<Bf16> {
+    using type = PairWords;
+};
+template <typename E>
+using FewRowsWords = typename FewRowsWordsOf<E>::type;
+
 constexpr int64_t kFewRows = 16;
 constexpr int kRowsTogether = 4;
 constexpr int kStreams = 4;
@@ -13,13 +25,13 @@ constexpr int kStreams = 4;
 // Words of a row of A, in whole vectors.
 template <typename E>
 int64_t few_rows_words(int64_t depth) {
-    return round_up(groups_of<Words<E>>(depth), kWidth);
+    return round_up(groups_of<FewRowsWords<E>>(depth), kWidth);
 }
 
 // A's rows as words, once for all columns.
 template <typename E>
 void pack_few_rows(float* words, const Product<E>& p) {
-    using W = Words<E>;
+    using W = FewRowsWords<E>;
     const int64_t row_words = few_rows_words<E>(p.K);
     for (int64_t i = 0; i < p.M; ++i)
         for (int64_t g = 0; g < row_words; g += kWidth)
@@ -31,7 +43,7 @@ void pack_few_rows(float* words, const Product<E>& p) {
 template <typename E, int ROWS, int STREAMS, typename Source>
 inline void dot_products(float* totals, int place, const float* words, int64_t row_words, const Source* weight,
                          int64_t stream_stride, int64_t K) {
-    using W = Words<E>;
+    using W = FewRowsWords<E>;
     constexpr int64_t kStep = kWidth * W::kDepth;
     Vector sums[ROWS][STREAMS] = {};
     int64_t k = 0;
