@@ -6,6 +6,7 @@
 
 #include "cpu/isa.h"
 #include "cpu/memory.h"
+#include "cpu/sizes.h"
 #include "cpu/threads.h"
 #include "error.h"
 
@@ -16,19 +17,6 @@ namespace {
 constexpr int64_t kRowsPerTask = 16;
 constexpr int64_t kColumnsPerTask = 32;
 constexpr int64_t kNumbersPerTask = int64_t{1} << 15;
-
-template <typename E>
-const E* in(const Element* x) {
-    return reinterpret_cast<const E*>(x);
-}
-template <typename E>
-E* in(Element* x) {
-    return reinterpret_cast<E*>(x);
-}
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t floats_bytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
 }  // namespace
 
@@ -96,7 +84,7 @@ template <typename E>
 const Element* CpuBackend<E>::as_elements(Element* converted, const float* x, int64_t count) {
     if constexpr (sizeof(E) == sizeof(float)) return reinterpret_cast<const Element*>(x);
     parallel_ranges(count, kNumbersPerTask, [&](int64_t begin, int64_t end) {
-        kernels_.convert(in<E>(converted) + begin, x + begin, end - begin);
+        kernels_.convert(elements<E>(converted) + begin, x + begin, end - begin);
     });
     return converted;
 }
@@ -123,7 +111,7 @@ template <typename E>
 void CpuBackend<E>::norm_forward(Element* out, float* mean, float* rstd, const float* x, const float* gamma,
                                  const float* beta, int64_t N, int64_t C) {
     parallel_ranges(N, kRowsPerTask, [&](int64_t begin, int64_t end) {
-        kernels_.norm_forward(in<E>(out), mean, rstd, x, gamma, beta, begin, end, C);
+        kernels_.norm_forward(elements<E>(out), mean, rstd, x, gamma, beta, begin, end, C);
     });
 }
 
@@ -133,7 +121,8 @@ void CpuBackend<E>::norm_backward(float* dx, float* dgamma, float* dbeta, const 
     const int64_t chunk = sum_chunk_rows(N), chunks = ceil_div(N, chunk);
     float* partial = shared_scratch(floats_bytes(chunks * 2 * C));
     parallel_ranges(N, chunk, [&](int64_t begin, int64_t end) {
-        kernels_.norm_backward(dx, partial + begin / chunk * 2 * C, in<E>(dout), x, mean, rstd, gamma, begin, end, C);
+        kernels_.norm_backward(dx, partial + begin / chunk * 2 * C, elements<E>(dout), x, mean, rstd, gamma, begin, end,
+                               C);
     });
     kernels_.add_rows(dgamma, partial, chunks, 2 * C, C);
     kernels_.add_rows(dbeta, partial + C, chunks, 2 * C, C);
@@ -151,8 +140,8 @@ void CpuBackend<E>::attention_forward(Element* out, void* saved, const Element* 
                                       int64_t NH) {
     const ThreadScratch scratch = thread_scratch(kernels_.attention_scratch_bytes(T, C / NH));
     parallel_for(scratch.threads, B * NH, [&](int64_t task, int worker) {
-        kernels_.attention_forward(in<E>(out), static_cast<float*>(saved), in<E>(qkv), T, C, NH, task / NH, task % NH,
-                                   scratch.of(worker));
+        kernels_.attention_forward(elements<E>(out), static_cast<float*>(saved), elements<E>(qkv), T, C, NH, task / NH,
+                                   task % NH, scratch.of(worker));
     });
 }
 
@@ -161,8 +150,9 @@ void CpuBackend<E>::attention_backward(Element* dqkv, const Element* dout, const
                                        const void* saved, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const ThreadScratch scratch = thread_scratch(kernels_.attention_scratch_bytes(T, C / NH));
     parallel_for(scratch.threads, B * NH, [&](int64_t task, int worker) {
-        kernels_.attention_backward(in<E>(dqkv), in<E>(dout), in<E>(qkv), in<E>(out), static_cast<const float*>(saved),
-                                    T, C, NH, task / NH, task % NH, scratch.of(worker));
+        kernels_.attention_backward(elements<E>(dqkv), elements<E>(dout), elements<E>(qkv), elements<E>(out),
+                                    static_cast<const float*>(saved), T, C, NH, task / NH, task % NH,
+                                    scratch.of(worker));
     });
 }
 
@@ -240,7 +230,7 @@ void CpuBackend<E>::cached_attention_forward(Element* out, void* cache, const El
     parallel_ranges(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
             E* keys = memory + sequences[row] * per_sequence + positions[row] * head_dim;
-            const E* k = in<E>(qkv) + row * 3 * C + C;
+            const E* k = elements<E>(qkv) + row * 3 * C + C;
             for (int64_t head = 0; head < NH; ++head) {
                 std::memcpy(keys + head * per_head, k + head * head_dim, static_cast<size_t>(head_dim) * sizeof(E));
                 std::memcpy(keys + (NH + head) * per_head, k + C + head * head_dim,
@@ -252,8 +242,8 @@ void CpuBackend<E>::cached_attention_forward(Element* out, void* cache, const El
     parallel_for(scratch.threads, rows * NH, [&](int64_t task, int worker) {
         const int64_t row = task / NH, head = task % NH;
         const E* keys = memory + sequences[row] * per_sequence + head * per_head;
-        kernels_.cached_attention(in<E>(out) + row * C + head * head_dim, keys, keys + NH * per_head,
-                                  in<E>(qkv) + row * 3 * C + head * head_dim, positions[row] + 1, head_dim,
+        kernels_.cached_attention(elements<E>(out) + row * C + head * head_dim, keys, keys + NH * per_head,
+                                  elements<E>(qkv) + row * 3 * C + head * head_dim, positions[row] + 1, head_dim,
                                   static_cast<float*>(scratch.of(worker)));
     });
 }

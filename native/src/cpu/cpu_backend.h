@@ -12,11 +12,6 @@
 
 namespace mg::cpu {
 
-// Rows of a chunk whose partial sums are added up in order: at most 64 chunks of at least 32 rows, however many threads.
-inline int64_t sum_chunk_rows(int64_t N) { return N <= 64 * 32 ? 32 : (N + 63) / 64; }
-
-inline size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 template <typename E>
 class CpuBackend final : public Backend {
    public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/cpu_backend.h"
+#include "cpu/sizes.h"
 #include "cpu/threads.h"
 
 namespace mg::cpu {
@@ -11,21 +12,8 @@ namespace {
 constexpr int64_t kMostPackedWords = int64_t{1} << 21;   // of B packed at once: 8 MiB
 constexpr int64_t kHeadChunkNumbers = int64_t{1} << 21;  // logits held at once: 8 MiB
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int64_t head_chunk_rows(int64_t N, int64_t V) {
     return std::min(N, std::max<int64_t>(32, std::min<int64_t>(512, kHeadChunkNumbers / V)));
-}
-
-size_t floats_bytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
-
-template <typename E>
-const E* elements(const Element* x) {
-    return reinterpret_cast<const E*>(x);
-}
-template <typename E>
-E* elements(Element* x) {
-    return reinterpret_cast<E*>(x);
 }
 
 // Columns of B that are packed at once.
@@ -73,10 +61,12 @@ template <typename E>
 size_t CpuBackend<E>::scratch_bytes(const StepShape& s) const {
     const int64_t chunks = ceil_div(s.N, sum_chunk_rows(s.N));
     const size_t shared = floats_bytes(std::max(head_chunk_rows(s.N, s.V) * s.V, chunks * 2 * s.C));
+    // The depths of a step's products, and the most columns of each.
+    const int64_t products[][2] = {{s.C, std::max(s.widest, s.V)}, {s.widest, s.C}, {s.V, s.C}, {s.N, s.widest}};
     size_t thread = kernels_.attention_scratch_bytes(s.T, s.C / s.NH), packed = 0;
-    for (const int64_t depth : {s.C, s.widest, s.V, s.N}) {
+    for (const auto& [depth, columns] : products) {
         thread = std::max(thread, kernels_.product_scratch_bytes(depth));
-        packed = std::max(packed, packed_bytes(kernels_, depth == s.C ? std::max(s.widest, s.V) : s.C, depth));
+        packed = std::max(packed, packed_bytes(kernels_, columns, depth));
     }
     return shared + packed + whole_lines(thread) * static_cast<size_t>(thread_count());
 }

@@ -46,9 +46,10 @@ BackwardScratch backward_scratch(float* memory, int64_t T, int64_t head_dim) {
 
 template <typename E>
 size_t attention_scratch_bytes(int64_t T, int64_t head_dim) {
-    const float* forward = forward_scratch<Words<E>>(nullptr, T, head_dim).end;
-    const float* backward = backward_scratch<Words<E>>(nullptr, T, head_dim).end;
-    return static_cast<size_t>(larger(reinterpret_cast<intptr_t>(forward), reinterpret_cast<intptr_t>(backward)));
+    float* const anywhere = reinterpret_cast<float*>(64);  // only distances count
+    const int64_t forward = forward_scratch<Words<E>>(anywhere, T, head_dim).end - anywhere;
+    const int64_t backward = backward_scratch<Words<E>>(anywhere, T, head_dim).end - anywhere;
+    return static_cast<size_t>(larger(forward, backward)) * sizeof(float);
 }
 
 // Scores of a query with a block of keys and dout . v become p and ds, for the allowed keys; 0 for the others.
