@@ -99,7 +99,7 @@ def version() -> str:
 
 
 def instruction_set() -> str:
-    """The CPU kernels in use: "generic", "avx2" or "avx512".
+    """The CPU kernels in use: "generic", "avx2", "avx512" or "avx512bf16".
 
     Raises:
         DeviceError: MICROGPT_ISA names kernels that this build or CPU doesn't have.

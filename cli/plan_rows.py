@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from andrea.model import GPT
     from andrea.planning import Plan
 
-_INSTRUCTION_SETS = {"avx2": "AVX2", "avx512": "AVX-512"}
+_INSTRUCTION_SETS = {"avx2": "AVX2", "avx512": "AVX-512", "avx512bf16": "AVX-512 BF16"}
 
 
 def machine_row(model: GPT) -> tuple[str, str]:
