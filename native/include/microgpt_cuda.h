@@ -48,8 +48,8 @@ MG_API size_t mg_config_size(void);       /* sizeof(mg_config) of the loaded lib
 MG_API size_t mg_step_options_size(void); /* sizeof(mg_step_options) of the loaded library */
 MG_API const char* mg_last_error(void);   /* this thread's newest error; "" if there was none */
 
-/* The CPU's instruction set in use: "generic", "avx2" or "avx512".  The environment variable MICROGPT_ISA forces one;
- * MG_ERROR_DEVICE where it names one that this build or CPU doesn't have. */
+/* The CPU's instruction set in use: "generic", "avx2", "avx512" or "avx512bf16".  The environment variable
+ * MICROGPT_ISA forces one; MG_ERROR_DEVICE where it names one that this build or CPU doesn't have. */
 MG_API mg_status mg_cpu_isa(const char** name);
 /* Instruction sets that this build and CPU both have, separated by spaces, best last. */
 MG_API const char* mg_cpu_isa_available(void);
