@@ -24,19 +24,35 @@ inline void weighted_sum(E* out, const float* weights, const E* values, int64_t 
     }
 }
 
+constexpr int kKeysTogether = 4;
+
+// scores[KEYS] = scale * query . each key.  The values at the same positions are fetched meanwhile: two streams are read
+// faster than one.
+template <int KEYS, typename E>
+inline void dot_products_with_keys(float* scores, const E* keys, const E* values, const E* query, int64_t head_dim,
+                                   float scale) {
+    Vector sums[KEYS] = {};
+    for_vectors(head_dim, [&](int64_t d, int64_t n) {
+        const Vector q = load_some(query + d, n);
+        for (int i = 0; i < KEYS; ++i) {
+            __builtin_prefetch(values + i * head_dim + d);
+            sums[i] = q * load_some(keys + i * head_dim + d, n) + sums[i];
+        }
+    });
+    for (int i = 0; i < KEYS; ++i) scores[i] = sum_lanes(sums[i]) * scale;
+}
+
 template <typename E>
 void cached_attention(E* out, const E* keys, const E* values, const E* query, int64_t length, int64_t head_dim,
                       float* scores) {
     const float scale = 1.0f / sqrtf(static_cast<float>(head_dim));
-    float most = -INFINITY;
-    for (int64_t j = 0; j < length; ++j) {
-        Vector sum = {};
-        for_vectors(head_dim, [&](int64_t d, int64_t n) {
-            sum = load_some(query + d, n) * load_some(keys + j * head_dim + d, n) + sum;
-        });
-        scores[j] = sum_lanes(sum) * scale;
-        most = scores[j] > most ? scores[j] : most;
-    }
+    int64_t key = 0;
+    for (; key + kKeysTogether <= length; key += kKeysTogether)
+        dot_products_with_keys<kKeysTogether>(scores + key, keys + key * head_dim, values + key * head_dim, query,
+                                              head_dim, scale);
+    for (; key < length; ++key)
+        dot_products_with_keys<1>(scores + key, keys + key * head_dim, values + key * head_dim, query, head_dim, scale);
+    const float most = maximum_of(scores, length);
     float total = 0.0f;
     for_vectors(length, [&](int64_t j, int64_t n) {
         const Vector e = exponential(load_some(scores + j, n) - most);
