@@ -18,7 +18,7 @@ struct SingleWords {
     static Vector multiply_add(Vector a, Vector b, Vector sum) { return a * b + sum; }
     static Vector ones() { return broadcast(1.0f); }
 
-    // kWidth words along the depth, n <= kWidth of them present; numbers are contiguous.
+    // kWidth words along the depth, from at most `numbers` numbers that are neighbours in memory; 0 beyond them.
     template <typename Source>
     static Vector along(const Source* p, int64_t numbers) {
         return number(numbers >= kWidth ? load(p) : load_first(p, numbers), p);
@@ -68,7 +68,7 @@ struct PairWords {
 
     template <typename Source>
     static Vector across(const Source* p, int64_t depth_stride, int64_t n, int64_t depth) {
-        return pairs(load_some(p, n), depth > 1 ? load_some(p + depth_stride, n) : Vector{});
+        return joined(load_some(p, n), depth > 1 ? load_some(p + depth_stride, n) : Vector{}, p);
     }
 
     static Vector pairs(Vector low, Vector high) {
@@ -76,6 +76,10 @@ struct PairWords {
     }
 
    private:
+    static Vector joined(Vector low, Vector high, const float*) { return pairs(low, high); }
+    // What comes from bfloat16 needs no rounding.
+    static Vector joined(Vector low, Vector high, const Bf16*) { return of_bits(bits_of(high) | bits_of(low) >> 16); }
+
     static Vector whole(const Bf16* p) {
         Vector words;
         memcpy(&words, p, sizeof words);
