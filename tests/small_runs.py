@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import andrea
 from andrea.data import PreparedData
 from andrea.runs import RunFolder
 from andrea.tokenizers import Tokenizer, train_tokenizer
-from andrea.trainconfig import TrainConfig
+from andrea.trainconfig import TrainConfig, TrainState
+from andrea.training import train
 
 TEXT = "".join(f"{number} and {number + 1} make {2 * number + 1}. " for number in range(120))
 
@@ -64,3 +66,26 @@ def state_bytes(model: andrea.GPT) -> bytes:
     """Parameters and moments, as they are in memory."""
     kinds = (model.parameters(), model.first_moments(), model.second_moments())
     return b"".join(tensor.tobytes() for kind in kinds for tensor in kind.values())
+
+
+def interrupted_run(
+    folder: Path, config: TrainConfig, stops: list[int], model_of: Callable[[int], andrea.GPT]
+) -> bytes:
+    """The checkpoint of a run that was closed at each stop and resumed by a new model."""
+    model, state = model_of(0), TrainState()
+    run = small_run(folder, config, model)
+    for stop in stops:
+        reports = train(model, small_data(), config, run=run, state=state)
+        for report in reports:
+            if report.step == stop:
+                break
+        reports.close()
+        run.save(model, state)
+        run.close()
+        model = model_of(77)
+        run = RunFolder.open(folder)
+        state = run.resume(model)
+    with run:
+        for _ in train(model, small_data(), run.config, run=run, state=state):
+            pass
+        return run.checkpoint_path.read_bytes()

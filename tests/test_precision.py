@@ -16,10 +16,16 @@ import pytest
 
 import andrea
 from andrea.runs import RunFolder
-from andrea.trainconfig import TrainConfig, TrainState
+from andrea.trainconfig import TrainConfig
 from andrea.training import train
 from ops.device import ISAS, PRECISIONS, Device
-from small_runs import small_config, small_data, small_model, small_run, state_bytes
+from small_runs import (
+    interrupted_run,
+    small_config,
+    small_data,
+    small_model,
+    state_bytes,
+)
 
 CONFIG = andrea.ModelConfig(vocab_size=19, block_size=24, n_layer=2, n_head=2, n_embd=32)
 TOKENS = np.random.default_rng(8).integers(0, 19, (3, 24), np.int32)
@@ -196,23 +202,7 @@ def test_training_ends_near_that_of_fp32() -> None:
 def trained(folder: Path, config: TrainConfig, stops: list[int]) -> bytes:
     """The checkpoint of a bf16 run that was closed at some steps and resumed by a new model."""
     shape = small_model().config
-    model, state = bf16_model(config=shape), TrainState()
-    run = small_run(folder, config, model)
-    for stop in stops:
-        reports = train(model, small_data(), config, run=run, state=state)
-        for report in reports:
-            if report.step == stop:
-                break
-        reports.close()
-        run.save(model, state)
-        run.close()
-        model = bf16_model(seed=77, config=shape)
-        run = RunFolder.open(folder)
-        state = run.resume(model)
-    with run:
-        for _ in train(model, small_data(), config, run=run, state=state):
-            pass
-        return run.checkpoint_path.read_bytes()
+    return interrupted_run(folder, config, stops, lambda seed: bf16_model(seed=seed, config=shape))
 
 
 def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ from andrea.runs import RunFolder
 from andrea.schedule import WarmupCosine
 from andrea.trainconfig import TrainConfig, TrainState
 from andrea.training import StepReport, evaluate, train
-from small_runs import small_config, small_data, small_model, small_run, state_bytes
+from small_runs import (
+    interrupted_run,
+    small_config,
+    small_data,
+    small_model,
+    small_run,
+    state_bytes,
+)
 
 
 def reports_of(model: andrea.GPT, config: TrainConfig, **settings: Any) -> list[StepReport]:
@@ -172,24 +179,7 @@ def uninterrupted(folder: Path, config: TrainConfig) -> bytes:
 
 
 def interrupted(folder: Path, config: TrainConfig, stops: list[int]) -> bytes:
-    """The same run, closed after some steps and resumed by a new model each time."""
-    model, state = small_model(), TrainState()
-    run = small_run(folder, config, model)
-    for stop in stops:
-        reports = train(model, small_data(), config, run=run, state=state)
-        for report in reports:
-            if report.step == stop:
-                break
-        reports.close()
-        run.save(model, state)
-        run.close()
-        model = small_model(seed=77)
-        run = RunFolder.open(folder)
-        state = run.resume(model)
-    with run:
-        for _ in train(model, small_data(), run.config, run=run, state=state):
-            pass
-        return run.checkpoint_path.read_bytes()
+    return interrupted_run(folder, config, stops, small_model)
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])

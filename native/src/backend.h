@@ -40,9 +40,10 @@ struct AdamW {
     int64_t step;        // 1 for the first update: the bias correction is 1 - beta^step
 };
 
-// The sizes of a training step that a backend's own memory depends on; widest is the widest row of a linear layer.
+// The sizes of a step that a backend's own memory depends on; widest is the widest row of a linear layer.
 struct StepShape {
     int64_t N, T, C, NH, V, widest;
+    bool training;  // or forward alone
 };
 
 // Consecutive parameters that are treated alike.

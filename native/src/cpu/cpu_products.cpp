@@ -1,6 +1,8 @@
 // The CPU backend's products: linear layers, head and loss.  B is packed by all threads together, a piece that fits the caches'
 // last level at a time; then the threads share out the rows of A.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "cpu/cpu_backend.h"
 #include "cpu/sizes.h"
@@ -61,8 +63,9 @@ template <typename E>
 size_t CpuBackend<E>::scratch_bytes(const StepShape& s) const {
     const int64_t chunks = ceil_div(s.N, sum_chunk_rows(s.N));
     const size_t shared = floats_bytes(std::max(head_chunk_rows(s.N, s.V) * s.V, chunks * 2 * s.C));
-    // The depths of a step's products, and the most columns of each.
-    const int64_t products[][2] = {{s.C, std::max(s.widest, s.V)}, {s.widest, s.C}, {s.V, s.C}, {s.N, s.widest}};
+    // The depths of a step's products, and the most columns of each; the last two are the head's and weights' gradients.
+    std::vector<std::pair<int64_t, int64_t>> products = {{s.C, std::max(s.widest, s.V)}, {s.widest, s.C}};
+    if (s.training) products.insert(products.end(), {{s.V, s.C}, {s.N, s.widest}});
     size_t thread = kernels_.attention_scratch_bytes(s.T, s.C / s.NH), packed = 0;
     for (const auto& [depth, columns] : products) {
         thread = std::max(thread, kernels_.product_scratch_bytes(depth));

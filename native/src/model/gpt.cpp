@@ -210,7 +210,7 @@ mg_memory_plan Gpt::plan(const Config& config, const Backend& backend, int64_t B
     const ActivationBytes activations =
         activation_bytes(backend, config, B, T, training ? Keep::for_backward : Keep::nothing);
     const int64_t widest = std::max(config.mlp_dim(), 3 * config.n_embd);
-    const StepShape shape{B * T, T, config.n_embd, config.n_head, config.vocab_size, widest};
+    const StepShape shape{B * T, T, config.n_embd, config.n_head, config.vocab_size, widest, training};
     mg_memory_plan plan;
     plan.parameters = values + (training ? 0 : prepared);  // weights are prepared for decoding only
     plan.gradients = training ? values : 0;

@@ -18,8 +18,8 @@ static_assert(kQueryBlock % kTileColumns == 0 && kKeyBlock % kTileRows == 0 && k
 // Where the parts of a head lie in qkv.
 template <typename E>
 struct Head {
-    int64_t T, head_dim, stride;  // stride of a row of qkv
-    int64_t padded_dim;           // whole strips
+    int64_t head_dim, stride;  // stride of a row of qkv
+    int64_t padded_dim;        // whole strips
     float scale;
     const E *q, *k, *v;
 };
@@ -27,7 +27,6 @@ struct Head {
 template <typename E>
 inline Head<E> head_of(const E* qkv, int64_t T, int64_t C, int64_t NH, int64_t sequence, int64_t head) {
     Head<E> h;
-    h.T = T;
     h.head_dim = C / NH;
     h.stride = 3 * C;
     h.padded_dim = round_up(h.head_dim, kTileColumns);
