@@ -135,7 +135,9 @@ class GPT:
     @property
     def step_count(self) -> int:
         """Optimizer steps done; AdamW's bias correction depends on it."""
-        return int(lib.mg_model_step_count(self._model))
+        count = ffi.new("int64_t *")
+        check(lib.mg_model_step_count(self._model, count))
+        return int(count[0])
 
     @step_count.setter
     def step_count(self, count: int) -> None:
