@@ -25,9 +25,9 @@ extern "C" {
 #endif
 
 enum {
-    MG_ABI_VERSION = 1, /* grows whenever a signature or a struct below changes */
+    MG_ABI_VERSION = 2, /* grows whenever a signature or a struct below changes */
     MG_MAX_NAME = 64,   /* bytes of a tensor's name, with the closing zero */
-    MG_MAX_DIMS = 2,
+    MG_MAX_DIMS = 3,
     MG_IGNORED_TARGET = -1 /* a target with no loss */
 };
 
@@ -59,6 +59,26 @@ MG_API const char* mg_cpu_isa_available(void);
 MG_API mg_status mg_set_num_threads(int32_t count);
 MG_API int32_t mg_get_num_threads(void);
 
+/* What this library and machine have for GPUs.  Nothing here fails: where no GPU can be used, `usable` is 0 and `reason` says why. */
+typedef struct mg_cuda_info {
+    int32_t built;           /* 1: this library has the CUDA backend */
+    int32_t usable;          /* 1: device "cuda" can be created */
+    int32_t simulated;       /* 1: the library runs its kernels on a CPU, for tests */
+    int32_t driver_version;  /* as CUDA counts: 13000 is 13.0; 0: there is no driver */
+    int32_t runtime_version; /* that the library was built with; 0: built without CUDA */
+    int32_t device_count;
+    int32_t compute_major, compute_minor; /* of the first GPU */
+    int64_t memory_total, memory_free;    /* of the first GPU, bytes */
+    char device_name[128];
+    char architectures[128]; /* that the library holds code for: "80 90a" */
+    char cublaslt[256];      /* which cuBLASLt was loaded, or why none was; "" where that wasn't tried */
+    char reason[256];        /* why `usable` is 0, and what to do */
+} mg_cuda_info;
+
+MG_API void mg_get_cuda_info(mg_cuda_info* info);
+/* The file of cuBLASLt to load instead of looking for libcublasLt.so by its usual names; before the first use of a GPU. */
+MG_API void mg_set_cublaslt_path(const char* path);
+
 /* ---- model ------------------------------------------------------------------------------------------------------ */
 
 /* Set struct_size to sizeof(mg_config).  n_head must divide n_embd. */
@@ -73,22 +93,35 @@ typedef struct mg_config {
 
 typedef struct mg_model mg_model;
 
-/* device "cpu" or "auto".  precision "fp32"; "bf16": products of bfloat16 numbers summed in float32, and activations kept
- * as bfloat16, while parameters, gradients, moments, the residual stream and losses stay float32; or "auto": bf16 where
- * the CPU multiplies it natively (AVX-512 BF16), else fp32.  Parameters are initialised from the seed by a counter-based
+/* device "cpu"; "cuda", the first NVIDIA GPU, or "cuda:1" and so on; or "auto": a GPU where one can be used, else the CPU.
+ * precision "fp32"; "bf16": products of bfloat16 numbers summed in float32, and activations kept as bfloat16, while
+ * parameters, gradients, moments, the residual stream and losses stay float32; or "auto": bf16 where the device multiplies it
+ * natively (GPUs from sm_80 on, CPUs with AVX-512 BF16), else fp32.  Parameters are initialised from the seed by a counter-based
  * generator: the same seed gives the same bits on every machine. */
 MG_API mg_status mg_model_create(const mg_config* config, const char* device, const char* precision, uint64_t seed,
                                  mg_model** model);
 MG_API void mg_model_free(mg_model* model); /* null is fine */
 MG_API const char* mg_model_device(const mg_model* model);
 MG_API const char* mg_model_precision(const mg_model* model);
+/* One line: the device by name, and the precision.  Valid until this thread asks again. */
+MG_API const char* mg_model_description(const mg_model* model);
+/* 1: the host may read and write pointers to the model's memory; 0: they are a GPU's. */
+MG_API int32_t mg_model_host_readable(const mg_model* model);
+/* The stream that the model's work is queued on, as a number; 0 on the CPU.  mg_model_wait lets that work wait for what the
+ * caller has queued so far on another stream of the device (a cudaStream_t as a number; 0: the default one). */
+MG_API uintptr_t mg_model_stream(const mg_model* model);
+MG_API mg_status mg_model_wait(mg_model* model, uintptr_t stream);
+/* Waits until all of the model's work is done. */
+MG_API mg_status mg_model_synchronize(mg_model* model);
 
 /* Initialises again: parameters from the seed; gradients, moments and step count 0. */
 MG_API mg_status mg_model_reset(mg_model* model, uint64_t seed);
 
-/* tokens and targets: B*T ids in [0, vocab_size); T at most block_size; a target of -1 has no loss, but at least one
- * must have.  loss: mean of -log softmax(logits)[target] over the positions with a target, natural logarithm.
- * Keeps the activations that mg_backward needs. */
+/* tokens and targets: B*T ids in [0, vocab_size), both on the host or both in the model's device's memory; T at most block_size;
+ * a target of -1 has no loss, but at least one must have.  loss: mean of -log softmax(logits)[target] over the positions with
+ * a target, natural logarithm; with null the call returns when the work is queued, and mg_loss waits for it.
+ * Keeps the activations that mg_backward needs.  What is wrong with ids on the device is told when the loss is asked for; a
+ * batch with such ids has the loss NaN, and no update comes from it. */
 MG_API mg_status mg_forward(mg_model* model, const int32_t* tokens, const int32_t* targets, int32_t B, int32_t T,
                             float* loss);
 /* Adds loss_scale * d loss / d parameter of the last mg_forward to the gradients.  Once per forward. */
@@ -96,6 +129,11 @@ MG_API mg_status mg_backward(mg_model* model, float loss_scale);
 /* mg_forward and mg_backward in one: the same bits, and the head's product is computed once instead of twice. */
 MG_API mg_status mg_forward_backward(mg_model* model, const int32_t* tokens, const int32_t* targets, int32_t B,
                                      int32_t T, float loss_scale, float* loss);
+
+/* The loss of the last mg_forward, mg_backward or mg_forward_backward. */
+MG_API mg_status mg_loss(mg_model* model, float* loss);
+/* Forgets the gradients that were added up since the last mg_step. */
+MG_API mg_status mg_zero_gradients(mg_model* model);
 
 /* Set struct_size to sizeof(mg_step_options).  AdamW with decoupled decay of matrices; biases and norms don't decay. */
 typedef struct mg_step_options {
@@ -108,14 +146,17 @@ typedef struct mg_step_options {
     float max_norm; /* clip the global gradient norm to this; 0: no clipping */
 } mg_step_options;
 
-/* One update from the gradients, which end as 0.  gradient_norm (may be null): before clipping; where it is not finite, no
- * parameter, moment or step count was changed. */
+/* One update from the gradients, which end as 0.  gradient_norm: before clipping; where it is not finite, no parameter, moment
+ * or step count was changed; it is NaN, too, where a loss since the last update was not finite.  With null the call returns
+ * when the work is queued, and mg_gradient_norm waits for it. */
 MG_API mg_status mg_step(mg_model* model, const mg_step_options* options, float* gradient_norm);
+MG_API mg_status mg_gradient_norm(mg_model* model, float* gradient_norm);
 
-/* logits[B, T, V] of tokens[B, T], for small inputs; keeps nothing. */
+/* logits[B, T, V] of tokens[B, T], for small inputs; keeps nothing.  Either may be in the model's device's memory. */
 MG_API mg_status mg_logits(mg_model* model, const int32_t* tokens, int32_t B, int32_t T, float* logits);
 
-MG_API int64_t mg_model_step_count(const mg_model* model);
+/* Updates done, for AdamW's bias correction; waits for those that are queued. */
+MG_API mg_status mg_model_step_count(mg_model* model, int64_t* count);
 MG_API mg_status mg_model_set_step_count(mg_model* model, int64_t count);
 
 /* ---- tensors: one table that parameters, gradients and both moments share ------------------------------------------- */
@@ -135,9 +176,26 @@ MG_API int32_t mg_model_tensor_count(const mg_model* model);
 MG_API mg_status mg_model_tensor(const mg_model* model, int32_t index, mg_tensor* tensor);
 MG_API int64_t mg_model_parameter_count(const mg_model* model);
 /* The float32 memory all tensors of that kind lie in, on the model's device; allocated and zeroed on first request.
- * Valid until mg_model_free.  After writing parameters, call mg_model_refresh. */
+ * Valid until mg_model_free.  After writing parameters, call mg_model_refresh.  Waits for queued work where the host may read
+ * the memory. */
 MG_API mg_status mg_model_memory(mg_model* model, mg_memory kind, float** memory);
+/* Copies numbers [offset, offset + count) of that memory to the host, or from there; on any device. */
+MG_API mg_status mg_model_read(mg_model* model, mg_memory kind, int64_t offset, int64_t count, float* values);
+MG_API mg_status mg_model_write(mg_model* model, mg_memory kind, int64_t offset, int64_t count, const float* values);
 MG_API mg_status mg_model_refresh(mg_model* model);
+
+/* What mg_forward keeps for mg_backward: the residual stream before each block ("h.0.input"), statistics of norms, outputs of
+ * layers.  To be read between the two calls; the memory is the model's and is written by the next call. */
+typedef struct mg_activation {
+    char name[64];
+    int32_t is_bf16; /* 1: bfloat16 numbers, 0: float32 */
+    int32_t n_dims;
+    int64_t shape[3]; /* B, T, and the width where n_dims is 3 */
+    const void* memory;
+} mg_activation;
+
+MG_API mg_status mg_model_activation_count(mg_model* model, int32_t* count);
+MG_API mg_status mg_model_activation(mg_model* model, int32_t index, mg_activation* activation);
 
 /* Bytes that training (or only sampling, training = 0) of a model takes with batches of B x T, by kind. */
 typedef struct mg_memory_plan {

@@ -2,7 +2,7 @@
  *
  * Pointers are to memory of the backend's device (mg_backend_allocate).  Shapes and formulas are those of the ops of the same
  * name in src/backend.h; sizes N rows, C width, NH heads, V vocabulary.  Elements are float32 for "fp32".
- * `prepared` weights are made from the float32 master inside each call, so callers pass the master only.
+ * Copies of weights in the backend's precision are made inside each call, so callers pass the float32 master only.
  */
 #ifndef MICROGPT_CUDA_OPS_H
 #define MICROGPT_CUDA_OPS_H
@@ -22,6 +22,10 @@ MG_API void mg_backend_release(mg_backend* backend, void* memory);
 MG_API mg_status mg_backend_copy_in(mg_backend* backend, void* device, const void* host, size_t bytes);
 MG_API mg_status mg_backend_copy_out(mg_backend* backend, void* host, const void* device, size_t bytes);
 MG_API size_t mg_backend_element_bytes(const mg_backend* backend);
+/* Kernels and products that this process has started on GPUs so far. */
+MG_API int64_t mg_backend_launches(const mg_backend* backend);
+/* 0: products on a GPU use own kernels for bias, GELU and bias gradients, as they do where cuBLASLt has no epilogue for them. */
+MG_API void mg_set_fused_epilogues(int32_t fused);
 
 MG_API mg_status mg_op_embedding_forward(mg_backend* backend, float* out, const int32_t* tokens,
                                          const int32_t* positions, const float* wte, const float* wpe, int64_t N,
@@ -30,9 +34,10 @@ MG_API mg_status mg_op_embedding_backward(mg_backend* backend, float* dwte, floa
                                           const int32_t* tokens, int64_t N, int64_t T, int64_t C);
 MG_API mg_status mg_op_norm_forward(mg_backend* backend, void* out, float* mean, float* rstd, const float* x,
                                     const float* gamma, const float* beta, int64_t N, int64_t C);
-MG_API mg_status mg_op_norm_backward(mg_backend* backend, float* dx, float* dgamma, float* dbeta, const void* dout,
-                                     const float* x, const float* mean, const float* rstd, const float* gamma,
-                                     int64_t N, int64_t C);
+/* dx_elements and out may be null */
+MG_API mg_status mg_op_norm_backward(mg_backend* backend, float* dx, void* dx_elements, void* out, float* dgamma,
+                                     float* dbeta, const void* dout, const float* x, const float* mean,
+                                     const float* rstd, const float* gamma, const float* beta, int64_t N, int64_t C);
 MG_API mg_status mg_op_linear_forward(mg_backend* backend, void* out, const void* x, const float* weight,
                                       const float* bias, int64_t N, int64_t rows, int64_t columns);
 MG_API mg_status mg_op_linear_gelu_forward(mg_backend* backend, void* hidden, void* out, const void* x,
@@ -43,9 +48,9 @@ MG_API mg_status mg_op_linear_residual_forward(mg_backend* backend, float* out, 
                                                int64_t columns);
 MG_API mg_status mg_op_linear_backward_input(mg_backend* backend, void* dx, const void* dout, const float* weight,
                                              int64_t N, int64_t rows, int64_t columns);
-MG_API mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhidden, void* out, const void* dout,
-                                                  const void* hidden, const float* weight, int64_t N, int64_t rows,
-                                                  int64_t columns);
+/* hidden becomes gelu(hidden) */
+MG_API mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhidden, void* hidden, const void* dout,
+                                                  const float* weight, int64_t N, int64_t rows, int64_t columns);
 MG_API mg_status mg_op_linear_backward_weight(mg_backend* backend, float* dweight, float* dbias, const void* dout,
                                               const void* x, int64_t N, int64_t rows, int64_t columns);
 MG_API size_t mg_op_attention_saved_bytes(const mg_backend* backend, int64_t B, int64_t T, int64_t NH);

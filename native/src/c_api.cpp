@@ -39,6 +39,27 @@ void check_option(bool holds, const char* name, float value, const char* range) 
     check_argument(holds, "step: %s is %g but must be %s", name, static_cast<double>(value), range);
 }
 
+float* memory_of(Gpt& gpt, mg_memory kind) {
+    Parameters& parameters = gpt.parameters();
+    switch (kind) {
+        case MG_PARAMETERS: return parameters.values();
+        case MG_GRADIENTS: return parameters.gradients();
+        case MG_MOMENT_1: return parameters.moment_1();
+        case MG_MOMENT_2: return parameters.moment_2();
+    }
+    check_argument(false, "memory: kind is %d but must be 0 to 3", static_cast<int>(kind));
+    return nullptr;
+}
+
+// The start of `count` numbers at `offset`, which must lie inside.
+float* checked_range(Gpt& gpt, const char* call, mg_memory kind, int64_t offset, int64_t count) {
+    const int64_t floats = gpt.parameters().table().memory_floats();
+    check_argument(offset >= 0 && count >= 0 && offset <= floats && count <= floats - offset,
+                   "%s: numbers %lld to %lld are outside the model's %lld", call, static_cast<long long>(offset),
+                   static_cast<long long>(offset + count), static_cast<long long>(floats));
+    return memory_of(gpt, kind) + offset;
+}
+
 }  // namespace
 
 AdamW adamw_of(const mg_step_options* o, const char* call) {
@@ -53,7 +74,7 @@ AdamW adamw_of(const mg_step_options* o, const char* call) {
     check_option(std::isfinite(o->epsilon) && o->epsilon > 0, "epsilon", o->epsilon, "finite and above 0");
     check_option(at_least_0(o->weight_decay), "weight_decay", o->weight_decay, "finite and at least 0");
     check_option(at_least_0(o->max_norm), "max_norm", o->max_norm, "finite and at least 0 (0: no clipping)");
-    return {o->learning_rate, o->beta1, o->beta2, o->epsilon, o->weight_decay, o->max_norm, 1};
+    return {o->learning_rate, o->beta1, o->beta2, o->epsilon, o->weight_decay, o->max_norm};
 }
 
 }  // namespace mg
@@ -87,6 +108,12 @@ mg_status mg_set_num_threads(int32_t count) {
 
 int32_t mg_get_num_threads(void) { return mg::cpu_threads(); }
 
+void mg_get_cuda_info(mg_cuda_info* info) {
+    if (info != nullptr) mg::cuda_info(info);
+}
+
+void mg_set_cublaslt_path(const char* path) { mg::set_cublaslt_path(path); }
+
 // ---- model
 
 mg_status mg_model_create(const mg_config* config, const char* device, const char* precision, uint64_t seed,
@@ -107,6 +134,36 @@ const char* mg_model_precision(const mg_model* model) {
     return model == nullptr ? "" : model->gpt->backend().precision();
 }
 
+const char* mg_model_description(const mg_model* model) {
+    thread_local std::string text;
+    try {
+        text = model == nullptr ? "" : model->gpt->backend().description();
+    } catch (...) {
+        return "";
+    }
+    return text.c_str();
+}
+
+int32_t mg_model_host_readable(const mg_model* model) {
+    return model != nullptr && model->gpt->backend().host_readable() ? 1 : 0;
+}
+
+uintptr_t mg_model_stream(const mg_model* model) { return model == nullptr ? 0 : model->gpt->backend().stream(); }
+
+mg_status mg_model_wait(mg_model* model, uintptr_t stream) {
+    return guarded([&] {
+        check_pointer(model, "model_wait", "model");
+        model->gpt->backend().wait_for(stream);
+    });
+}
+
+mg_status mg_model_synchronize(mg_model* model) {
+    return guarded([&] {
+        check_pointer(model, "model_synchronize", "model");
+        model->gpt->backend().synchronize();
+    });
+}
+
 mg_status mg_model_reset(mg_model* model, uint64_t seed) {
     return guarded([&] {
         check_pointer(model, "model_reset", "model");
@@ -120,8 +177,8 @@ mg_status mg_forward(mg_model* model, const int32_t* tokens, const int32_t* targ
         check_pointer(model, "forward", "model");
         check_pointer(tokens, "forward", "tokens");
         check_pointer(targets, "forward", "targets");
-        check_pointer(loss, "forward", "loss");
-        *loss = model->gpt->forward(tokens, targets, B, T);
+        model->gpt->forward(tokens, targets, B, T);
+        if (loss != nullptr) *loss = model->gpt->loss();
     });
 }
 
@@ -139,17 +196,40 @@ mg_status mg_forward_backward(mg_model* model, const int32_t* tokens, const int3
         check_pointer(model, "forward_backward", "model");
         check_pointer(tokens, "forward_backward", "tokens");
         check_pointer(targets, "forward_backward", "targets");
-        check_pointer(loss, "forward_backward", "loss");
         check_argument(std::isfinite(loss_scale), "forward_backward: loss_scale is not finite");
-        *loss = model->gpt->forward_backward(tokens, targets, B, T, loss_scale);
+        model->gpt->forward_backward(tokens, targets, B, T, loss_scale);
+        if (loss != nullptr) *loss = model->gpt->loss();
+    });
+}
+
+mg_status mg_loss(mg_model* model, float* loss) {
+    return guarded([&] {
+        check_pointer(model, "loss", "model");
+        check_pointer(loss, "loss", "loss");
+        *loss = model->gpt->loss();
+    });
+}
+
+mg_status mg_zero_gradients(mg_model* model) {
+    return guarded([&] {
+        check_pointer(model, "zero_gradients", "model");
+        model->gpt->zero_gradients();
     });
 }
 
 mg_status mg_step(mg_model* model, const mg_step_options* options, float* gradient_norm) {
     return guarded([&] {
         check_pointer(model, "step", "model");
-        const float norm = model->gpt->step(mg::adamw_of(options, "step"));
-        if (gradient_norm != nullptr) *gradient_norm = norm;
+        model->gpt->step(mg::adamw_of(options, "step"));
+        if (gradient_norm != nullptr) *gradient_norm = model->gpt->gradient_norm();
+    });
+}
+
+mg_status mg_gradient_norm(mg_model* model, float* gradient_norm) {
+    return guarded([&] {
+        check_pointer(model, "gradient_norm", "model");
+        check_pointer(gradient_norm, "gradient_norm", "gradient_norm");
+        *gradient_norm = model->gpt->gradient_norm();
     });
 }
 
@@ -162,7 +242,13 @@ mg_status mg_logits(mg_model* model, const int32_t* tokens, int32_t B, int32_t T
     });
 }
 
-int64_t mg_model_step_count(const mg_model* model) { return model == nullptr ? 0 : model->gpt->step_count(); }
+mg_status mg_model_step_count(mg_model* model, int64_t* count) {
+    return guarded([&] {
+        check_pointer(model, "step_count", "model");
+        check_pointer(count, "step_count", "count");
+        *count = model->gpt->step_count();
+    });
+}
 
 mg_status mg_model_set_step_count(mg_model* model, int64_t count) {
     return guarded([&] {
@@ -203,14 +289,53 @@ mg_status mg_model_memory(mg_model* model, mg_memory kind, float** memory) {
     return guarded([&] {
         check_pointer(model, "memory", "model");
         check_pointer(memory, "memory", "memory");
-        mg::Parameters& parameters = model->gpt->parameters();
-        switch (kind) {
-            case MG_PARAMETERS: *memory = parameters.values(); return;
-            case MG_GRADIENTS: *memory = parameters.gradients(); return;
-            case MG_MOMENT_1: *memory = parameters.moment_1(); return;
-            case MG_MOMENT_2: *memory = parameters.moment_2(); return;
-        }
-        check_argument(false, "memory: kind is %d but must be 0 to 3", static_cast<int>(kind));
+        *memory = mg::memory_of(*model->gpt, kind);
+        if (model->gpt->backend().host_readable()) model->gpt->backend().synchronize();
+    });
+}
+
+mg_status mg_model_read(mg_model* model, mg_memory kind, int64_t offset, int64_t count, float* values) {
+    return guarded([&] {
+        check_pointer(model, "model_read", "model");
+        check_pointer(values, "model_read", "values");
+        const float* memory = mg::checked_range(*model->gpt, "model_read", kind, offset, count);
+        model->gpt->backend().copy_out(values, memory, static_cast<size_t>(count) * sizeof(float));
+    });
+}
+
+mg_status mg_model_write(mg_model* model, mg_memory kind, int64_t offset, int64_t count, const float* values) {
+    return guarded([&] {
+        check_pointer(model, "model_write", "model");
+        check_pointer(values, "model_write", "values");
+        float* memory = mg::checked_range(*model->gpt, "model_write", kind, offset, count);
+        model->gpt->backend().copy_in(memory, values, static_cast<size_t>(count) * sizeof(float));
+    });
+}
+
+mg_status mg_model_activation_count(mg_model* model, int32_t* count) {
+    return guarded([&] {
+        check_pointer(model, "activation_count", "model");
+        check_pointer(count, "activation_count", "count");
+        *count = static_cast<int32_t>(model->gpt->named_activations().size());
+    });
+}
+
+mg_status mg_model_activation(mg_model* model, int32_t index, mg_activation* activation) {
+    return guarded([&] {
+        check_pointer(model, "activation", "model");
+        check_pointer(activation, "activation", "activation");
+        const std::vector<mg::NamedActivation> all = model->gpt->named_activations();
+        check_argument(index >= 0 && index < static_cast<int32_t>(all.size()),
+                       "activation: index is %d but there are %zu", index, all.size());
+        const mg::NamedActivation& from = all[static_cast<size_t>(index)];
+        mg::Backend& backend = model->gpt->backend();
+        *activation = {};
+        std::strncpy(activation->name, from.name.c_str(), sizeof activation->name - 1);
+        activation->is_bf16 = from.is_element && backend.element_bytes() != sizeof(float) ? 1 : 0;
+        activation->n_dims = static_cast<int32_t>(from.shape.size());
+        for (size_t i = 0; i < from.shape.size(); ++i) activation->shape[i] = from.shape[i];
+        activation->memory = from.memory;
+        if (backend.host_readable()) backend.synchronize();
     });
 }
 

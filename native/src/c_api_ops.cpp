@@ -28,19 +28,39 @@ mg_status run_op(mg_backend* handle, const char* op, std::initializer_list<int64
     });
 }
 
-// A weight prepared for one call.
-class PreparedWeight {
+// A weight, or a bias, with its copy in the backend's precision for one call.
+class Prepared {
    public:
-    PreparedWeight(Backend& backend, const float* master, int64_t rows, int64_t columns) : memory_(backend) {
-        memory_.reserve(backend.prepared_bytes(rows, columns));
-        weight_ = {master, memory_.get(), rows, columns};
-        backend.prepare(weight_);
+    Prepared(Backend& backend, const float* master, int64_t rows, int64_t columns)
+        : memory_(backend), master_(master), rows_(rows), columns_(columns) {
+        // As in a model, numbers follow the matrix: a backend may read whole groups of 8 rows.
+        const size_t bytes = backend.prepared_bytes((rows + 7) / 8 * 8 * columns);
+        if (bytes == 0 || master == nullptr) return;
+        memory_.reserve(bytes);
+        backend.zero(memory_.get(), bytes);
+        backend.prepare(memory_.get(), master, rows * columns);
     }
-    operator const Weight&() const { return weight_; }
+    operator Weight() const { return {master_, memory_.get(), rows_, columns_}; }
+    operator Bias() const { return {master_, memory_.get()}; }
 
    private:
     Buffer memory_;
-    Weight weight_;
+    const float* master_;
+    int64_t rows_, columns_;
+};
+
+// One value in the backend's memory for one call.
+template <typename T>
+class OnDevice {
+   public:
+    OnDevice(Backend& backend, const T& value) : memory_(backend) {
+        memory_.reserve(sizeof(T));
+        backend.copy_in(memory_.get(), &value, sizeof(T));
+    }
+    operator T*() const { return memory_.as<T>(); }
+
+   private:
+    Buffer memory_;
 };
 
 const Element* elements(const void* x) { return static_cast<const Element*>(x); }
@@ -51,7 +71,8 @@ Element* elements(void* x) { return static_cast<Element*>(x); }
 
 using mg::Backend;
 using mg::elements;
-using mg::PreparedWeight;
+using mg::OnDevice;
+using mg::Prepared;
 using mg::run_op;
 
 extern "C" {
@@ -87,6 +108,10 @@ size_t mg_backend_element_bytes(const mg_backend* backend) {
     return backend == nullptr ? 0 : backend->backend->element_bytes();
 }
 
+int64_t mg_backend_launches(const mg_backend* backend) { return backend == nullptr ? 0 : backend->backend->launches(); }
+
+void mg_set_fused_epilogues(int32_t fused) { mg::set_fused_epilogues(fused != 0); }
+
 mg_status mg_op_embedding_forward(mg_backend* backend, float* out, const int32_t* tokens, const int32_t* positions,
                                   const float* wte, const float* wpe, int64_t N, int64_t T, int64_t C) {
     return run_op(backend, "embedding_forward", {N, T, C},
@@ -105,25 +130,27 @@ mg_status mg_op_norm_forward(mg_backend* backend, void* out, float* mean, float*
                   [&](Backend& b) { b.norm_forward(elements(out), mean, rstd, x, gamma, beta, N, C); });
 }
 
-mg_status mg_op_norm_backward(mg_backend* backend, float* dx, float* dgamma, float* dbeta, const void* dout,
-                              const float* x, const float* mean, const float* rstd, const float* gamma, int64_t N,
-                              int64_t C) {
-    return run_op(backend, "norm_backward", {N, C},
-                  [&](Backend& b) { b.norm_backward(dx, dgamma, dbeta, elements(dout), x, mean, rstd, gamma, N, C); });
+mg_status mg_op_norm_backward(mg_backend* backend, float* dx, void* dx_elements, void* out, float* dgamma, float* dbeta,
+                              const void* dout, const float* x, const float* mean, const float* rstd,
+                              const float* gamma, const float* beta, int64_t N, int64_t C) {
+    return run_op(backend, "norm_backward", {N, C}, [&](Backend& b) {
+        b.norm_backward(dx, elements(dx_elements), elements(out), dgamma, dbeta, elements(dout), x, mean, rstd, gamma,
+                        beta, N, C);
+    });
 }
 
 mg_status mg_op_linear_forward(mg_backend* backend, void* out, const void* x, const float* weight, const float* bias,
                                int64_t N, int64_t rows, int64_t columns) {
     return run_op(backend, "linear_forward", {N, rows, columns}, [&](Backend& b) {
-        b.linear_forward(elements(out), elements(x), PreparedWeight(b, weight, rows, columns), bias, N);
+        b.linear_forward(elements(out), elements(x), Prepared(b, weight, rows, columns), Prepared(b, bias, rows, 1), N);
     });
 }
 
 mg_status mg_op_linear_gelu_forward(mg_backend* backend, void* hidden, void* out, const void* x, const float* weight,
                                     const float* bias, int64_t N, int64_t rows, int64_t columns) {
     return run_op(backend, "linear_gelu_forward", {N, rows, columns}, [&](Backend& b) {
-        b.linear_gelu_forward(elements(hidden), elements(out), elements(x), PreparedWeight(b, weight, rows, columns),
-                              bias, N);
+        b.linear_gelu_forward(elements(hidden), elements(out), elements(x), Prepared(b, weight, rows, columns),
+                              Prepared(b, bias, rows, 1), N);
     });
 }
 
@@ -131,23 +158,23 @@ mg_status mg_op_linear_residual_forward(mg_backend* backend, float* out, const f
                                         const float* weight, const float* bias, int64_t N, int64_t rows,
                                         int64_t columns) {
     return run_op(backend, "linear_residual_forward", {N, rows, columns}, [&](Backend& b) {
-        b.linear_residual_forward(out, residual, elements(x), PreparedWeight(b, weight, rows, columns), bias, N);
+        b.linear_residual_forward(out, residual, elements(x), Prepared(b, weight, rows, columns),
+                                  Prepared(b, bias, rows, 1), N);
     });
 }
 
 mg_status mg_op_linear_backward_input(mg_backend* backend, void* dx, const void* dout, const float* weight, int64_t N,
                                       int64_t rows, int64_t columns) {
     return run_op(backend, "linear_backward_input", {N, rows, columns}, [&](Backend& b) {
-        b.linear_backward_input(elements(dx), elements(dout), PreparedWeight(b, weight, rows, columns), N);
+        b.linear_backward_input(elements(dx), elements(dout), Prepared(b, weight, rows, columns), N);
     });
 }
 
-mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhidden, void* out, const void* dout,
-                                           const void* hidden, const float* weight, int64_t N, int64_t rows,
-                                           int64_t columns) {
+mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhidden, void* hidden, const void* dout,
+                                           const float* weight, int64_t N, int64_t rows, int64_t columns) {
     return run_op(backend, "linear_gelu_backward_input", {N, rows, columns}, [&](Backend& b) {
-        b.linear_gelu_backward_input(elements(dhidden), elements(out), elements(dout), elements(hidden),
-                                     PreparedWeight(b, weight, rows, columns), N);
+        b.linear_gelu_backward_input(elements(dhidden), elements(hidden), elements(dout),
+                                     Prepared(b, weight, rows, columns), N);
     });
 }
 
@@ -180,23 +207,23 @@ mg_status mg_op_attention_backward(mg_backend* backend, void* dqkv, const void* 
 
 mg_status mg_op_head_loss_forward(mg_backend* backend, float* losses, const void* x, const float* wte,
                                   const int32_t* targets, int64_t N, int64_t C, int64_t V) {
-    return run_op(backend, "head_loss_forward", {N, C, V}, [&](Backend& b) {
-        b.head_loss_forward(losses, elements(x), PreparedWeight(b, wte, V, C), targets, N);
-    });
+    return run_op(backend, "head_loss_forward", {N, C, V},
+                  [&](Backend& b) { b.head_loss_forward(losses, elements(x), Prepared(b, wte, V, C), targets, N); });
 }
 
 mg_status mg_op_head_loss_backward(mg_backend* backend, float* losses, void* dx, float* dwte, const void* x,
                                    const float* wte, const int32_t* targets, float scale, int64_t N, int64_t C,
                                    int64_t V) {
     return run_op(backend, "head_loss_backward", {N, C, V}, [&](Backend& b) {
-        b.head_loss_backward(losses, elements(dx), dwte, elements(x), PreparedWeight(b, wte, V, C), targets, scale, N);
+        b.head_loss_backward(losses, elements(dx), dwte, elements(x), Prepared(b, wte, V, C), targets,
+                             OnDevice<float>(b, scale), N);
     });
 }
 
 mg_status mg_op_head_forward(mg_backend* backend, float* logits, const void* x, const float* wte, int64_t N, int64_t C,
                              int64_t V) {
     return run_op(backend, "head_forward", {N, C, V},
-                  [&](Backend& b) { b.head_forward(logits, elements(x), PreparedWeight(b, wte, V, C), N); });
+                  [&](Backend& b) { b.head_forward(logits, elements(x), Prepared(b, wte, V, C), N); });
 }
 
 mg_status mg_op_sum(mg_backend* backend, float* result, const float* x, int64_t count) {
@@ -210,9 +237,13 @@ mg_status mg_op_global_norm(mg_backend* backend, float* result, const float* x, 
 mg_status mg_op_adamw(mg_backend* backend, float* parameters, float* gradients, float* m, float* v, const float* norm,
                       int64_t count, int32_t decays, int64_t step, const mg_step_options* options) {
     return run_op(backend, "adamw", {count, step}, [&](Backend& b) {
-        mg::AdamW adamw = mg::adamw_of(options, "adamw");
-        adamw.step = step;
-        b.adamw(parameters, gradients, m, v, norm, {{0, count, decays != 0}}, adamw);
+        mg::StepState state{};
+        b.copy_out(&state.norm, norm, sizeof state.norm);
+        state.steps = step - 1;
+        const OnDevice<mg::AdamW> on_device(b, mg::adamw_of(options, "adamw"));
+        b.adamw(parameters, gradients, m, v, nullptr, OnDevice<mg::StepState>(b, state), {{0, count, decays != 0}},
+                on_device);
+        b.synchronize();
     });
 }
 

@@ -68,25 +68,42 @@ float* CpuBackend<E>::shared_scratch(size_t bytes) {
 // ---- weights and precision
 
 template <typename E>
-size_t CpuBackend<E>::prepared_bytes(int64_t rows, int64_t columns) const {
-    return sizeof(E) == sizeof(float) ? 0 : static_cast<size_t>(rows * columns) * sizeof(E);
+std::string CpuBackend<E>::description() const {
+    return format("cpu: %s kernels, %d threads, %s", kernels_.isa, thread_count(), precision());
 }
 
 template <typename E>
-void CpuBackend<E>::prepare(const Weight& w) {
-    if (w.prepared == nullptr) return;
-    parallel_ranges(w.rows * w.columns, kNumbersPerTask, [&](int64_t begin, int64_t end) {
-        kernels_.convert(static_cast<E*>(w.prepared) + begin, w.master + begin, end - begin);
-    });
+size_t CpuBackend<E>::prepared_bytes(int64_t floats) const {
+    return sizeof(E) == sizeof(float) ? 0 : static_cast<size_t>(floats) * sizeof(E);
 }
 
 template <typename E>
-const Element* CpuBackend<E>::as_elements(Element* converted, const float* x, int64_t count) {
-    if constexpr (sizeof(E) == sizeof(float)) return reinterpret_cast<const Element*>(x);
-    parallel_ranges(count, kNumbersPerTask, [&](int64_t begin, int64_t end) {
-        kernels_.convert(elements<E>(converted) + begin, x + begin, end - begin);
+void CpuBackend<E>::prepare(void* prepared, const float* masters, int64_t floats) {
+    if (prepared == nullptr) return;
+    parallel_ranges(floats, kNumbersPerTask, [&](int64_t begin, int64_t end) {
+        kernels_.convert(static_cast<E*>(prepared) + begin, masters + begin, end - begin);
     });
-    return converted;
+}
+
+// ---- batch: the host's pointers are checked before they come here, so this serves whoever calls the op itself
+
+template <typename E>
+void CpuBackend<E>::take_batch(int32_t* tokens, int32_t* targets, BatchScale* scale, const int32_t* from_tokens,
+                               const int32_t* from_targets, float weight, int64_t N, int64_t V) {
+    bool is_valid = true;
+    int64_t counted = 0;
+    for (int64_t i = 0; i < N; ++i) {
+        const bool known = from_tokens[i] >= 0 && from_tokens[i] < V;
+        tokens[i] = known ? from_tokens[i] : 0;
+        is_valid = is_valid && known;
+        if (from_targets == nullptr) continue;
+        const bool counts = from_targets[i] >= 0 && from_targets[i] < V;
+        targets[i] = counts ? from_targets[i] : -1;
+        is_valid = is_valid && (counts || from_targets[i] == -1);
+        counted += counts;
+    }
+    const float share = is_valid && counted > 0 ? 1.0f / static_cast<float>(counted) : NAN;
+    *scale = {share, weight * share, weight};
 }
 
 // ---- embedding and norm
@@ -116,13 +133,17 @@ void CpuBackend<E>::norm_forward(Element* out, float* mean, float* rstd, const f
 }
 
 template <typename E>
-void CpuBackend<E>::norm_backward(float* dx, float* dgamma, float* dbeta, const Element* dout, const float* x,
-                                  const float* mean, const float* rstd, const float* gamma, int64_t N, int64_t C) {
+void CpuBackend<E>::norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta,
+                                  const Element* dout, const float* x, const float* mean, const float* rstd,
+                                  const float* gamma, const float* beta, int64_t N, int64_t C) {
     const int64_t chunk = sum_chunk_rows(N), chunks = ceil_div(N, chunk);
     float* partial = shared_scratch(floats_bytes(chunks * 2 * C));
+    const bool converts = dx_elements != nullptr && sizeof(E) != sizeof(float);
     parallel_ranges(N, chunk, [&](int64_t begin, int64_t end) {
         kernels_.norm_backward(dx, partial + begin / chunk * 2 * C, elements<E>(dout), x, mean, rstd, gamma, begin, end,
                                C);
+        if (out != nullptr) kernels_.norm_again(elements<E>(out), x, mean, rstd, gamma, beta, begin, end, C);
+        if (converts) kernels_.convert(elements<E>(dx_elements) + begin * C, dx + begin * C, (end - begin) * C);
     });
     kernels_.add_rows(dgamma, partial, chunks, 2 * C, C);
     kernels_.add_rows(dbeta, partial + C, chunks, 2 * C, C);
@@ -178,22 +199,34 @@ void CpuBackend<E>::global_norm(float* result, const float* x, int64_t count) {
 }
 
 template <typename E>
-void CpuBackend<E>::adamw(float* parameters, float* gradients, float* m, float* v, const float* norm,
-                          const std::vector<ParameterRange>& ranges, const AdamW& options) {
-    if (!std::isfinite(*norm)) {
+void CpuBackend<E>::batch_loss(StepState* state, const float* losses, const BatchScale* scale, int64_t N) {
+    sum(&state->loss, losses, N);
+    state->loss *= scale->loss;
+    if (scale->weight != 0) state->total_loss += state->loss * scale->weight;
+}
+
+template <typename E>
+void CpuBackend<E>::adamw(float* parameters, float* gradients, float* m, float* v, void* prepared, StepState* state,
+                          const std::vector<ParameterRange>& ranges, const AdamW* options) {
+    const bool is_finite = std::isfinite(state->norm) && std::isfinite(state->total_loss);
+    if (!is_finite && std::isfinite(state->norm)) state->norm = NAN;
+    state->total_loss = 0;
+    if (!is_finite) {
         for (const ParameterRange& range : ranges) zero(gradients + range.begin, floats_bytes(range.end - range.begin));
         return;
     }
-    const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), static_cast<double>(options.step));
-    const double correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), static_cast<double>(options.step));
+    const double steps = static_cast<double>(++state->steps);
+    const double correction1 = 1.0 - std::pow(static_cast<double>(options->beta1), steps);
+    const double correction2 = 1.0 - std::pow(static_cast<double>(options->beta2), steps);
     AdamWStep step;
-    step.beta1 = options.beta1;
-    step.beta2 = options.beta2;
-    step.step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1);
+    step.beta1 = options->beta1;
+    step.beta2 = options->beta2;
+    step.step_size = static_cast<float>(static_cast<double>(options->learning_rate) / correction1);
     step.root_correction = static_cast<float>(1.0 / std::sqrt(correction2));
-    step.epsilon = options.epsilon;
-    step.gradient_scale = options.max_norm > 0 && *norm > options.max_norm ? options.max_norm / *norm : 1.0f;
-    const float decayed = 1.0f - options.learning_rate * options.weight_decay;
+    step.epsilon = options->epsilon;
+    const float norm = state->norm, most = options->max_norm;
+    step.gradient_scale = most > 0 && norm > most ? most / norm : 1.0f;
+    const float decayed = 1.0f - options->learning_rate * options->weight_decay;
 
     struct Piece {
         int64_t begin, end;
@@ -209,6 +242,7 @@ void CpuBackend<E>::adamw(float* parameters, float* gradients, float* m, float* 
         own.keep = piece.decays ? decayed : 1.0f;
         const int64_t at = piece.begin;
         kernels_.adamw(parameters + at, gradients + at, m + at, v + at, piece.end - at, own);
+        if (prepared != nullptr) kernels_.convert(static_cast<E*>(prepared) + at, parameters + at, piece.end - at);
     });
 }
 

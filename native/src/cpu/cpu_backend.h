@@ -1,5 +1,6 @@
 // The CPU backend in precision E (float, Bf16): shares each op's work out over the threads and calls the kernels of the chosen
-// instruction set.  Weights are packed as products need them, by all threads together; prepare() makes what decoding reads.
+// instruction set.  Weights are packed as products need them, by all threads together: a step uses each twice, so a copy would cost its memory and save next
+// to nothing.  prepare() makes what decoding reads.
 #pragma once
 
 #include <memory>
@@ -19,6 +20,7 @@ class CpuBackend final : public Backend {
 
     const char* device() const override { return "cpu"; }
     const char* precision() const override { return sizeof(E) == sizeof(float) ? "fp32" : "bf16"; }
+    std::string description() const override;
 
     void* allocate(size_t bytes) override;
     void release(void* memory) override;
@@ -26,12 +28,21 @@ class CpuBackend final : public Backend {
     void copy_in(void* device, const void* host, size_t bytes) override;
     void copy_out(void* host, const void* device, size_t bytes) override;
     void synchronize() override {}
+    bool host_readable() const override { return true; }
+    bool on_device(const void*) const override { return false; }
+    uintptr_t stream() const override { return 0; }
+    void wait_for(uintptr_t) override {}
     size_t element_bytes() const override { return sizeof(E); }
     size_t scratch_bytes(const StepShape& shape) const override;
 
-    size_t prepared_bytes(int64_t rows, int64_t columns) const override;
-    void prepare(const Weight& weight) override;
-    const Element* as_elements(Element* converted, const float* x, int64_t count) override;
+    void repeat(const RepeatKey&, const std::function<void()>& ops) override { ops(); }
+    int64_t launches() const override { return 0; }
+
+    size_t prepared_bytes(int64_t floats) const override;
+    bool trains_prepared() const override { return false; }
+    void prepare(void* prepared, const float* masters, int64_t floats) override;
+    void take_batch(int32_t* tokens, int32_t* targets, BatchScale* scale, const int32_t* from_tokens,
+                    const int32_t* from_targets, float weight, int64_t N, int64_t V) override;
 
     void embedding_forward(float* out, const int32_t* tokens, const int32_t* positions, const float* wte,
                            const float* wpe, int64_t N, int64_t T, int64_t C) override;
@@ -39,16 +50,17 @@ class CpuBackend final : public Backend {
                             int64_t C) override;
     void norm_forward(Element* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
                       int64_t N, int64_t C) override;
-    void norm_backward(float* dx, float* dgamma, float* dbeta, const Element* dout, const float* x, const float* mean,
-                       const float* rstd, const float* gamma, int64_t N, int64_t C) override;
-    void linear_forward(Element* out, const Element* x, const Weight& weight, const float* bias, int64_t N) override;
-    void linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight, const float* bias,
+    void norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta, const Element* dout,
+                       const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
+                       int64_t N, int64_t C) override;
+    void linear_forward(Element* out, const Element* x, const Weight& weight, const Bias& bias, int64_t N) override;
+    void linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight, const Bias& bias,
                              int64_t N) override;
     void linear_residual_forward(float* out, const float* residual, const Element* x, const Weight& weight,
-                                 const float* bias, int64_t N) override;
+                                 const Bias& bias, int64_t N) override;
     void linear_backward_input(Element* dx, const Element* dout, const Weight& weight, int64_t N) override;
-    void linear_gelu_backward_input(Element* dhidden, Element* out, const Element* dout, const Element* hidden,
-                                    const Weight& weight, int64_t N) override;
+    void linear_gelu_backward_input(Element* dhidden, Element* hidden, const Element* dout, const Weight& weight,
+                                    int64_t N) override;
     void linear_backward_weight(float* dweight, float* dbias, const Element* dout, const Element* x, int64_t N,
                                 int64_t rows, int64_t columns) override;
     size_t attention_saved_bytes(int64_t B, int64_t T, int64_t NH) const override;
@@ -59,12 +71,13 @@ class CpuBackend final : public Backend {
     void head_loss_forward(float* losses, const Element* x, const Weight& wte, const int32_t* targets,
                            int64_t N) override;
     void head_loss_backward(float* losses, Element* dx, float* dwte, const Element* x, const Weight& wte,
-                            const int32_t* targets, float scale, int64_t N) override;
+                            const int32_t* targets, const float* scale, int64_t N) override;
     void head_forward(float* logits, const Element* x, const Weight& wte, int64_t N) override;
     void sum(float* result, const float* x, int64_t count) override;
     void global_norm(float* result, const float* x, int64_t count) override;
-    void adamw(float* parameters, float* gradients, float* m, float* v, const float* norm,
-               const std::vector<ParameterRange>& ranges, const AdamW& options) override;
+    void batch_loss(StepState* state, const float* losses, const BatchScale* scale, int64_t N) override;
+    void adamw(float* parameters, float* gradients, float* m, float* v, void* prepared, StepState* state,
+               const std::vector<ParameterRange>& ranges, const AdamW* options) override;
     size_t cache_bytes(int64_t sequences, int64_t capacity, int64_t C) const override;
     void cached_attention_forward(Element* out, void* cache, const Element* qkv, const int32_t* sequences,
                                   const int32_t* positions, int64_t rows, int64_t capacity, int64_t C,

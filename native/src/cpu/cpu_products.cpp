@@ -143,18 +143,18 @@ void CpuBackend<E>::weight_gradient(float* dweight, float* dbias, const E* dout,
 // ---- linear layers
 
 template <typename E>
-void CpuBackend<E>::linear_forward(Element* out, const Element* x, const Weight& w, const float* bias, int64_t N) {
+void CpuBackend<E>::linear_forward(Element* out, const Element* x, const Weight& w, const Bias& bias, int64_t N) {
     Product<E> p = product_of(elements<E>(x), w.columns, N, w.rows, w.columns, Epilogue::store);
-    p.bias = bias;
+    p.bias = bias.master;
     p.out = elements<E>(out);
     multiply_weight(p, w, Side::forward);
 }
 
 template <typename E>
 void CpuBackend<E>::linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& w,
-                                        const float* bias, int64_t N) {
+                                        const Bias& bias, int64_t N) {
     Product<E> p = product_of(elements<E>(x), w.columns, N, w.rows, w.columns, Epilogue::gelu);
-    p.bias = bias;
+    p.bias = bias.master;
     p.out = elements<E>(out);
     p.second = elements<E>(hidden);
     multiply_weight(p, w, Side::forward);
@@ -162,9 +162,9 @@ void CpuBackend<E>::linear_gelu_forward(Element* hidden, Element* out, const Ele
 
 template <typename E>
 void CpuBackend<E>::linear_residual_forward(float* out, const float* residual, const Element* x, const Weight& w,
-                                            const float* bias, int64_t N) {
+                                            const Bias& bias, int64_t N) {
     Product<E> p = product_of(elements<E>(x), w.columns, N, w.rows, w.columns, Epilogue::add);
-    p.bias = bias;
+    p.bias = bias.master;
     p.sums = out;
     p.other = residual;
     multiply_weight(p, w, Side::forward);
@@ -178,11 +178,11 @@ void CpuBackend<E>::linear_backward_input(Element* dx, const Element* dout, cons
 }
 
 template <typename E>
-void CpuBackend<E>::linear_gelu_backward_input(Element* dhidden, Element* out, const Element* dout,
-                                               const Element* hidden, const Weight& w, int64_t N) {
+void CpuBackend<E>::linear_gelu_backward_input(Element* dhidden, Element* hidden, const Element* dout, const Weight& w,
+                                               int64_t N) {
     Product<E> p = product_of(elements<E>(dout), w.rows, N, w.columns, w.rows, Epilogue::gelu_backward);
     p.out = elements<E>(dhidden);
-    p.second = elements<E>(out);
+    p.second = elements<E>(hidden);
     p.hidden = elements<E>(hidden);
     multiply_weight(p, w, Side::backward);
 }
@@ -226,8 +226,8 @@ void CpuBackend<E>::head_loss_forward(float* losses, const Element* x, const Wei
 
 template <typename E>
 void CpuBackend<E>::head_loss_backward(float* losses, Element* dx, float* dwte, const Element* x, const Weight& wte,
-                                       const int32_t* targets, float scale, int64_t N) {
-    head_losses(losses, elements<E>(dx), dwte, elements<E>(x), wte, targets, scale, N);
+                                       const int32_t* targets, const float* scale, int64_t N) {
+    head_losses(losses, elements<E>(dx), dwte, elements<E>(x), wte, targets, *scale, N);
 }
 
 template <typename E>

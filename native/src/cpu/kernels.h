@@ -14,7 +14,7 @@ namespace mg::cpu {
 enum class Epilogue {
     store,          // out = sum
     gelu,           // second = sum; out = gelu(sum)
-    gelu_backward,  // out = sum * gelu'(hidden); second = gelu(hidden); out may be hidden
+    gelu_backward,  // out = sum * gelu'(hidden); second = gelu(hidden); second may be hidden
     store_sums,     // sums = sum
     add,            // sums = other + sum; sums may be other
 };
@@ -81,6 +81,9 @@ struct Kernels {
 
     void (*norm_forward)(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
                          int64_t row_begin, int64_t row_end, int64_t C);
+    // The output once more, from statistics that are known.
+    void (*norm_again)(E* out, const float* x, const float* mean, const float* rstd, const float* gamma,
+                       const float* beta, int64_t row_begin, int64_t row_end, int64_t C);
     // dx += for the rows; partial[2C] = this range's dgamma, then dbeta
     void (*norm_backward)(float* dx, float* partial, const E* dout, const float* x, const float* mean,
                           const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end, int64_t C);

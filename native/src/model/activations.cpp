@@ -35,13 +35,14 @@ Activations lay_out(Arena& arena, const Backend& backend, const Config& config, 
     a.tokens = arena.take<int32_t>(N * sizeof(int32_t));
     a.targets = arena.take<int32_t>(N * sizeof(int32_t));
     a.losses = arena.take<float>(N * number);
-    a.loss = arena.take<float>(number);
+    a.scale = arena.take<BatchScale>(sizeof(BatchScale));
     a.normed = arena.take<Element>(N * C * element);
     a.wide = arena.take<Element>(N * static_cast<size_t>(config.mlp_dim()) * element);
     const bool backward = keep == Keep::for_backward;
     a.narrow = backward ? arena.take<Element>(N * C * element) : nullptr;
     a.dx = backward ? arena.take<float>(N * C * number) : nullptr;
-    a.dx_elements = backward && element != number ? arena.take<Element>(N * C * element) : nullptr;
+    a.dx_elements = reinterpret_cast<Element*>(a.dx);
+    if (backward && element != number) a.dx_elements = arena.take<Element>(N * C * element);
     return a;
 }
 
@@ -60,6 +61,37 @@ Activations arrange_activations(Backend& backend, Buffer& memory, const Config& 
     memory.reserve(bytes.kept + bytes.workspace);
     Arena arena(memory.get());
     return lay_out(arena, backend, config, B, T, keep, nullptr);
+}
+
+std::vector<NamedActivation> name_activations(const Activations& a, const Config& config, int64_t B, int64_t T) {
+    const int64_t C = config.n_embd;
+    std::vector<NamedActivation> list;
+    const auto stream = [&](const std::string& name, const float* memory) {
+        list.push_back({name, memory, false, {B, T, C}});
+    };
+    const auto elements = [&](const std::string& name, const Element* memory, int64_t width) {
+        list.push_back({name, memory, true, {B, T, width}});
+    };
+    const auto statistics = [&](const std::string& norm, const NormStatistics& s) {
+        list.push_back({norm + ".mean", s.mean, false, {B, T}});
+        list.push_back({norm + ".rstd", s.rstd, false, {B, T}});
+    };
+    for (size_t i = 0; i < a.blocks.size(); ++i) {
+        const BlockActivations& block = a.blocks[i];
+        const std::string h = "h." + std::to_string(i) + ".";
+        stream(h + "input", block.x);
+        statistics(h + "ln_1", block.ln_1);
+        elements(h + "attn.c_attn", block.qkv, 3 * C);
+        elements(h + "attn.heads", block.attention, C);
+        stream(h + "middle", block.x_middle);
+        statistics(h + "ln_2", block.ln_2);
+        elements(h + "mlp.c_fc", block.hidden, config.mlp_dim());
+    }
+    stream("ln_f.input", a.x);
+    statistics("ln_f", a.ln_f);
+    elements("ln_f", a.normed, C);
+    list.push_back({"losses", a.losses, false, {B, T}});
+    return list;
 }
 
 }  // namespace mg

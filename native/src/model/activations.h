@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "backend.h"
@@ -34,15 +35,23 @@ struct Activations {
     std::vector<BlockActivations> blocks;  // one set that all share where nothing is kept
     float* x;                              // [N, C] the residual stream after the last block
     NormStatistics ln_f;
-    float* losses;  // [N]
-    float* loss;    // [1] their sum
+    float* losses;      // [N]
+    BatchScale* scale;  // [1]
 
     Element* normed;  // [N, C] output of a norm
-    Element* wide;    // [N, 4C] output of GELU; in backward also dqkv [N, 3C]
+    Element* wide;    // [N, 4C] output of GELU; in backward its gradient, and dqkv [N, 3C]
     // for backward only, else null
     Element* narrow;       // [N, C] gradient of a norm's output, and of the attention's
     float* dx;             // [N, C] gradient of the residual stream
-    Element* dx_elements;  // [N, C] room for dx in the backend's precision, where that isn't float32
+    Element* dx_elements;  // [N, C] dx in the backend's precision: dx itself where that is float32
+};
+
+// One kept activation as lessons and tests see it: float32, or Elements in the backend's precision.
+struct NamedActivation {
+    std::string name;
+    const void* memory;
+    bool is_element;
+    std::vector<int64_t> shape;  // [B, T] or [B, T, width]
 };
 
 struct ActivationBytes {
@@ -55,5 +64,8 @@ ActivationBytes activation_bytes(const Backend& backend, const Config& config, i
 // Lays the activations of B x T out in `memory`, which grows as needed.
 Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T,
                                 Keep keep);
+
+// Those that a forward keeps for backward, in the order in which they are made.
+std::vector<NamedActivation> name_activations(const Activations& a, const Config& config, int64_t B, int64_t T);
 
 }  // namespace mg

@@ -21,13 +21,13 @@ template <typename Attend>
 void block_forward(Backend& backend, Parameters& p, const BlockTensors& t, const BlockActivations& a, Element* normed,
                    Element* wide, float* x_next, int64_t N, int64_t C, const Attend& attend) {
     norm_forward(backend, p, normed, a.ln_1, a.x, t.ln_1, N, C);
-    backend.linear_forward(a.qkv, normed, p.weight(t.c_attn.weight), p.value(t.c_attn.bias), N);
+    backend.linear_forward(a.qkv, normed, p.weight(t.c_attn.weight), p.bias(t.c_attn.bias), N);
     attend();
     backend.linear_residual_forward(a.x_middle, a.x, a.attention, p.weight(t.attn_proj.weight),
-                                    p.value(t.attn_proj.bias), N);
+                                    p.bias(t.attn_proj.bias), N);
     norm_forward(backend, p, normed, a.ln_2, a.x_middle, t.ln_2, N, C);
-    backend.linear_gelu_forward(a.hidden, wide, normed, p.weight(t.c_fc.weight), p.value(t.c_fc.bias), N);
-    backend.linear_residual_forward(x_next, a.x_middle, wide, p.weight(t.mlp_proj.weight), p.value(t.mlp_proj.bias), N);
+    backend.linear_gelu_forward(a.hidden, wide, normed, p.weight(t.c_fc.weight), p.bias(t.c_fc.bias), N);
+    backend.linear_residual_forward(x_next, a.x_middle, wide, p.weight(t.mlp_proj.weight), p.bias(t.mlp_proj.bias), N);
 }
 
 }  // namespace mg

@@ -100,7 +100,7 @@ void Decoder::forward(const Rows& rows, float* logits) {
     backend.copy_in(b.tokens, rows.tokens.data(), list);
     backend.copy_in(b.sequences, rows.sequences.data(), list);
     backend.copy_in(b.positions, rows.positions.data(), list);
-    trunk(b, N);
+    backend.repeat({cache_.get(), 0, N, 0}, [&] { trunk(b, N); });
 
     // The last row of each sequence that got tokens, gathered by the final norm: a call for each run of neighbours.
     std::vector<int64_t> fed;

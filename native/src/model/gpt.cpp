@@ -8,21 +8,32 @@
 
 namespace mg {
 
+namespace {
+
+// The kinds of a model's lists of ops that a backend may record.
+enum Repeated : int64_t { kForward, kBackward, kForwardBackward, kUpdate, kUpdatePrepared };
+
+}  // namespace
+
 Gpt::Gpt(const Config& config, std::unique_ptr<Backend> backend, uint64_t seed)
     : config_(config),
       backend_(std::move(backend)),
       parameters_(*backend_, config),
       activation_memory_(*backend_),
-      norm_memory_(*backend_) {
-    parameters_.initialise(seed);
+      state_memory_(*backend_),
+      options_memory_(*backend_) {
+    state_memory_.reserve(sizeof(StepState));
+    options_memory_.reserve(sizeof(AdamW));
+    state_ = state_memory_.as<StepState>();
+    options_ = options_memory_.as<AdamW>();
+    reset(seed);
 }
 
 // ---- forward
 
-void Gpt::trunk_forward(const int32_t* tokens) {
+void Gpt::trunk_forward() {
     const TensorTable& t = parameters_.table();
     const int64_t N = B_ * T_, C = config_.n_embd;
-    backend_->copy_in(a_.tokens, tokens, static_cast<size_t>(N) * sizeof(int32_t));
     backend_->embedding_forward(a_.blocks[0].x, a_.tokens, nullptr, parameters_.value(t.wte), parameters_.value(t.wpe),
                                 N, T_, C);
     for (size_t i = 0; i < t.blocks.size(); ++i) {
@@ -32,16 +43,17 @@ void Gpt::trunk_forward(const int32_t* tokens) {
             backend_->attention_forward(a.attention, a.attention_saved, a.qkv, B_, T_, C, config_.n_head);
         });
     }
-    norm(a_.normed, a_.ln_f, a_.x, t.ln_f);
+    norm_forward(*backend_, parameters_, a_.normed, a_.ln_f, a_.x, t.ln_f, N, C);
 }
 
-// ---- backward: the list of block.h, mirrored.  a_.dx holds the gradient of the residual stream from the end to the start.
+// ---- backward: the list of block.h, mirrored.  a_.dx holds the gradient of the residual stream from the end to the start, and
+// a_.dx_elements the same as Elements, for products.
 
 void Gpt::trunk_backward() {
     const TensorTable& t = parameters_.table();
     const int64_t N = B_ * T_, C = config_.n_embd;
     backend_->zero(a_.dx, static_cast<size_t>(N * C) * sizeof(float));
-    norm_backward(a_.narrow, a_.ln_f, a_.x, t.ln_f);
+    norm_backward(nullptr, a_.narrow, a_.ln_f, a_.x, t.ln_f);
     for (size_t i = t.blocks.size(); i-- > 0;) block_backward(t.blocks[i], a_.blocks[i]);
     backend_->embedding_backward(parameters_.gradient(t.wte), parameters_.gradient(t.wpe), a_.dx, a_.tokens, N, T_, C);
 }
@@ -50,128 +62,190 @@ void Gpt::block_backward(const BlockTensors& t, const BlockActivations& a) {
     Parameters& p = parameters_;
     const int64_t N = B_ * T_, C = config_.n_embd, M = config_.mlp_dim();
 
-    // MLP: x_next = x_middle + c_proj(gelu(c_fc(ln_2(x_middle)))).  dhidden replaces hidden.
-    const Element* dout = backend_->as_elements(a_.dx_elements, a_.dx, N * C);
-    backend_->linear_gelu_backward_input(a.hidden, a_.wide, dout, a.hidden, p.weight(t.mlp_proj.weight), N);
-    backend_->linear_backward_weight(p.gradient(t.mlp_proj.weight), p.gradient(t.mlp_proj.bias), dout, a_.wide, N, C,
-                                     M);
-    norm(a_.normed, a.ln_2, a.x_middle, t.ln_2);
-    backend_->linear_backward_weight(p.gradient(t.c_fc.weight), p.gradient(t.c_fc.bias), a.hidden, a_.normed, N, M, C);
-    backend_->linear_backward_input(a_.narrow, a.hidden, p.weight(t.c_fc.weight), N);
-    norm_backward(a_.narrow, a.ln_2, a.x_middle, t.ln_2);
+    // MLP: x_next = x_middle + c_proj(gelu(c_fc(ln_2(x_middle)))).  The output of GELU replaces hidden.
+    Element *dhidden = a_.wide, *activated = a.hidden;
+    backend_->linear_gelu_backward_input(dhidden, a.hidden, a_.dx_elements, p.weight(t.mlp_proj.weight), N);
+    backend_->linear_backward_weight(p.gradient(t.mlp_proj.weight), p.gradient(t.mlp_proj.bias), a_.dx_elements,
+                                     activated, N, C, M);
+    backend_->linear_backward_input(a_.narrow, dhidden, p.weight(t.c_fc.weight), N);
+    norm_backward(a_.normed, a_.narrow, a.ln_2, a.x_middle, t.ln_2);
+    backend_->linear_backward_weight(p.gradient(t.c_fc.weight), p.gradient(t.c_fc.bias), dhidden, a_.normed, N, M, C);
 
     // Attention: x_middle = x + c_proj(attention(c_attn(ln_1(x)))).
     Element* dqkv = a_.wide;
-    dout = backend_->as_elements(a_.dx_elements, a_.dx, N * C);
-    backend_->linear_backward_weight(p.gradient(t.attn_proj.weight), p.gradient(t.attn_proj.bias), dout, a.attention, N,
-                                     C, C);
-    backend_->linear_backward_input(a_.narrow, dout, p.weight(t.attn_proj.weight), N);
+    backend_->linear_backward_weight(p.gradient(t.attn_proj.weight), p.gradient(t.attn_proj.bias), a_.dx_elements,
+                                     a.attention, N, C, C);
+    backend_->linear_backward_input(a_.narrow, a_.dx_elements, p.weight(t.attn_proj.weight), N);
     backend_->attention_backward(dqkv, a_.narrow, a.qkv, a.attention, a.attention_saved, B_, T_, C, config_.n_head);
-    norm(a_.normed, a.ln_1, a.x, t.ln_1);
+    backend_->linear_backward_input(a_.narrow, dqkv, p.weight(t.c_attn.weight), N);
+    norm_backward(a_.normed, a_.narrow, a.ln_1, a.x, t.ln_1);
     backend_->linear_backward_weight(p.gradient(t.c_attn.weight), p.gradient(t.c_attn.bias), dqkv, a_.normed, N, 3 * C,
                                      C);
-    backend_->linear_backward_input(a_.narrow, dqkv, p.weight(t.c_attn.weight), N);
-    norm_backward(a_.narrow, a.ln_1, a.x, t.ln_1);
 }
 
-void Gpt::norm(Element* out, const NormStatistics& s, const float* x, const Pair& t) {
-    norm_forward(*backend_, parameters_, out, s, x, t, B_ * T_, config_.n_embd);
-}
-
-void Gpt::norm_backward(const Element* dout, const NormStatistics& s, const float* x, const Pair& t) {
-    backend_->norm_backward(a_.dx, parameters_.gradient(t.weight), parameters_.gradient(t.bias), dout, x, s.mean,
-                            s.rstd, parameters_.value(t.weight), B_ * T_, config_.n_embd);
+// Adds to dx what comes back through a norm; out, where wanted, is the norm's output once more.
+void Gpt::norm_backward(Element* out, const Element* dout, const NormStatistics& s, const float* x, const Pair& t) {
+    backend_->norm_backward(a_.dx, a_.dx_elements, out, parameters_.gradient(t.weight), parameters_.gradient(t.bias),
+                            dout, x, s.mean, s.rstd, parameters_.value(t.weight), parameters_.value(t.bias), B_ * T_,
+                            config_.n_embd);
 }
 
 // ---- head and loss: forward alone computes losses; with backward to follow at once, losses and gradient in one pass
 
-void Gpt::head_backward(float loss_scale) {
+void Gpt::head_backward() {
     const TensorTable& t = parameters_.table();
-    const float scale = loss_scale / static_cast<float>(counted_targets_);
     backend_->head_loss_backward(a_.losses, a_.narrow, parameters_.gradient(t.wte), a_.normed,
-                                 parameters_.weight(t.wte), a_.targets, scale, B_ * T_);
+                                 parameters_.weight(t.wte), a_.targets, &a_.scale->gradient, B_ * T_);
+    backend_->batch_loss(state_, a_.losses, a_.scale, B_ * T_);
 }
 
-float Gpt::mean_loss() {
-    float sum;
-    backend_->sum(a_.loss, a_.losses, B_ * T_);
-    backend_->copy_out(&sum, a_.loss, sizeof sum);
-    return sum / static_cast<float>(counted_targets_);
-}
+// ---- calls: what varies is copied in first, and what repeats may be recorded
 
-// ---- calls
+RepeatKey Gpt::key(int64_t kind) const { return {activation_memory_.get(), kind, B_, T_}; }
 
-float Gpt::forward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T) {
-    check_tokens("forward", tokens, B, T);
-    counted_targets_ = count_targets("forward", targets, B * T);
-    arrange(B, T, Keep::for_backward);
-    trunk_forward(tokens);
-    backend_->copy_in(a_.targets, targets, static_cast<size_t>(B * T) * sizeof(int32_t));
-    backend_->head_loss_forward(a_.losses, a_.normed, parameters_.weight(parameters_.table().wte), a_.targets, B * T);
-    const float loss = mean_loss();
+void Gpt::forward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T) {
+    take("forward", tokens, targets, B, T, 0.0f);
+    backend_->repeat(key(kForward), [&] {
+        trunk_forward();
+        backend_->head_loss_forward(a_.losses, a_.normed, parameters_.weight(parameters_.table().wte), a_.targets,
+                                    B_ * T_);
+        backend_->batch_loss(state_, a_.losses, a_.scale, B_ * T_);
+    });
     ready_for_backward_ = true;
-    return loss;
 }
 
 void Gpt::backward(float loss_scale) {
     check_state(ready_for_backward_,
                 "backward: there is no forward to go back through; call forward first, once for each backward");
     ready_for_backward_ = false;
-    head_backward(loss_scale);
-    trunk_backward();
+    BatchScale scale;
+    backend_->copy_out(&scale, a_.scale, sizeof scale);
+    scale.weight = loss_scale;
+    scale.gradient = loss_scale * scale.loss;
+    backend_->copy_in(a_.scale, &scale, sizeof scale);
+    parameters_.gradients();
+    backend_->repeat(key(kBackward), [&] {
+        head_backward();
+        trunk_backward();
+    });
 }
 
-float Gpt::forward_backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, float loss_scale) {
-    check_tokens("forward_backward", tokens, B, T);
-    counted_targets_ = count_targets("forward_backward", targets, B * T);
-    arrange(B, T, Keep::for_backward);
-    trunk_forward(tokens);
-    backend_->copy_in(a_.targets, targets, static_cast<size_t>(B * T) * sizeof(int32_t));
-    head_backward(loss_scale);
-    const float loss = mean_loss();
-    trunk_backward();
-    return loss;
+void Gpt::forward_backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, float loss_scale) {
+    take("forward_backward", tokens, targets, B, T, loss_scale);
+    parameters_.gradients();
+    backend_->repeat(key(kForwardBackward), [&] {
+        trunk_forward();
+        head_backward();
+        trunk_backward();
+    });
 }
 
 void Gpt::logits(const int32_t* tokens, int64_t B, int64_t T, float* logits) {
-    check_tokens("logits", tokens, B, T);
-    arrange(B, T, Keep::nothing);
-    trunk_forward(tokens);
+    take_tokens("logits", tokens, B, T);
+    trunk_forward();
     const size_t bytes = static_cast<size_t>(B * T * config_.vocab_size) * sizeof(float);
-    Buffer on_device(*backend_);
-    on_device.reserve(bytes);
-    backend_->head_forward(on_device.as<float>(), a_.normed, parameters_.weight(parameters_.table().wte), B * T);
-    backend_->copy_out(logits, on_device.get(), bytes);
+    const bool in_place = backend_->on_device(logits);
+    Buffer own(*backend_);
+    if (!in_place) own.reserve(bytes);
+    backend_->head_forward(in_place ? logits : own.as<float>(), a_.normed, parameters_.weight(parameters_.table().wte),
+                           B * T);
+    if (!in_place) backend_->copy_out(logits, own.get(), bytes);
 }
 
-float Gpt::step(AdamW options) {
+void Gpt::step(const AdamW& options) {
     ready_for_backward_ = false;
-    norm_memory_.reserve(sizeof(float));
-    backend_->global_norm(norm_memory_.as<float>(), parameters_.gradients(), parameters_.table().memory_floats());
-    options.step = step_count_ + 1;
-    backend_->adamw(parameters_.values(), parameters_.gradients(), parameters_.moment_1(), parameters_.moment_2(),
-                    norm_memory_.as<float>(), parameters_.table().ranges(), options);
-    float norm;
-    backend_->copy_out(&norm, norm_memory_.get(), sizeof norm);
-    if (std::isfinite(norm)) {
-        ++step_count_;
-        parameters_.prepare();
-    }
-    return norm;
+    backend_->copy_in(options_, &options, sizeof options);
+    float *gradients = parameters_.gradients(), *m = parameters_.moment_1(), *v = parameters_.moment_2();
+    const int64_t kind = parameters_.prepared() == nullptr ? kUpdate : kUpdatePrepared;
+    backend_->repeat({state_, kind, 0, 0}, [&] {
+        backend_->global_norm(&state_->norm, gradients, parameters_.table().memory_floats());
+        backend_->adamw(parameters_.values(), gradients, m, v, parameters_.prepared(), state_,
+                        parameters_.table().ranges(), options_);
+    });
+}
+
+void Gpt::zero_gradients() {
+    ready_for_backward_ = false;
+    const size_t bytes = static_cast<size_t>(parameters_.table().memory_floats()) * sizeof(float);
+    backend_->zero(parameters_.gradients(), bytes);
+    backend_->zero(&state_->total_loss, sizeof state_->total_loss);
 }
 
 void Gpt::reset(uint64_t seed) {
     ready_for_backward_ = false;
-    step_count_ = 0;
+    backend_->zero(state_, sizeof(StepState));
     parameters_.initialise(seed);
 }
 
+// ---- what a step leaves behind
+
+StepState Gpt::read_state() {
+    StepState state;
+    backend_->copy_out(&state, state_, sizeof state);
+    return state;
+}
+
+float Gpt::loss() {
+    const float loss = read_state().loss;
+    if (!std::isfinite(loss) && batch_was_on_device_) {
+        BatchScale scale;
+        backend_->copy_out(&scale, a_.scale, sizeof scale);
+        check_argument(
+            std::isfinite(scale.loss),
+            "the batch on the device has a token or target outside the vocabulary of %lld, or no target but -1",
+            static_cast<long long>(config_.vocab_size));
+    }
+    return loss;
+}
+
+float Gpt::gradient_norm() { return read_state().norm; }
+
+int64_t Gpt::step_count() { return read_state().steps; }
+
 void Gpt::set_step_count(int64_t count) {
     check_argument(count >= 0, "step count is %lld but must not be negative", static_cast<long long>(count));
-    step_count_ = count;
+    backend_->copy_in(&state_->steps, &count, sizeof count);
+}
+
+std::vector<NamedActivation> Gpt::named_activations() const {
+    check_state(ready_for_backward_,
+                "activations: call forward first; they are what it keeps, until backward uses them");
+    return name_activations(a_, config_, B_, T_);
 }
 
 // ---- checks and memory
+
+void Gpt::take_tokens(const char* call, const int32_t* tokens, int64_t B, int64_t T) {
+    config_.check_batch(call, B, T);
+    batch_was_on_device_ = backend_->on_device(tokens);
+    if (!batch_was_on_device_) check_tokens(call, tokens, B, T);
+    arrange(B, T, Keep::nothing);
+    if (batch_was_on_device_)
+        backend_->take_batch(a_.tokens, a_.targets, a_.scale, tokens, nullptr, 0.0f, B * T, config_.vocab_size);
+    else
+        backend_->copy_in(a_.tokens, tokens, static_cast<size_t>(B * T) * sizeof(int32_t));
+}
+
+void Gpt::take(const char* call, const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, float weight) {
+    const int64_t N = B * T;
+    config_.check_batch(call, B, T);
+    batch_was_on_device_ = backend_->on_device(tokens);
+    check_argument(batch_was_on_device_ == backend_->on_device(targets),
+                   "%s: tokens and targets must both be on the host or both on the device", call);
+    if (batch_was_on_device_) {
+        arrange(B, T, Keep::for_backward);
+        backend_->take_batch(a_.tokens, a_.targets, a_.scale, tokens, targets, weight, N, config_.vocab_size);
+        return;
+    }
+    check_tokens(call, tokens, B, T);
+    const float share = 1.0f / static_cast<float>(count_targets(call, targets, N));
+    const BatchScale scale{share, weight * share, weight};
+    arrange(B, T, Keep::for_backward);
+    const size_t bytes = static_cast<size_t>(N) * sizeof(int32_t);
+    backend_->copy_in(a_.tokens, tokens, bytes);
+    backend_->copy_in(a_.targets, targets, bytes);
+    backend_->copy_in(a_.scale, &scale, sizeof scale);
+}
 
 void Gpt::check_tokens(const char* call, const int32_t* tokens, int64_t B, int64_t T) const {
     config_.check_batch(call, B, T);
@@ -204,15 +278,13 @@ void Gpt::arrange(int64_t B, int64_t T, Keep keep) {
 mg_memory_plan Gpt::plan(const Config& config, const Backend& backend, int64_t B, int64_t T, bool training) {
     const TensorTable table(config);
     const int64_t values = table.memory_floats() * static_cast<int64_t>(sizeof(float));
-    int64_t prepared = 0;
-    for (const Tensor& tensor : table.tensors())
-        if (tensor.is_matrix()) prepared += static_cast<int64_t>(backend.prepared_bytes(tensor.rows, tensor.columns));
+    const int64_t prepared = static_cast<int64_t>(backend.prepared_bytes(table.memory_floats()));
     const ActivationBytes activations =
         activation_bytes(backend, config, B, T, training ? Keep::for_backward : Keep::nothing);
     const int64_t widest = std::max(config.mlp_dim(), 3 * config.n_embd);
     const StepShape shape{B * T, T, config.n_embd, config.n_head, config.vocab_size, widest, training};
     mg_memory_plan plan;
-    plan.parameters = values + (training ? 0 : prepared);  // weights are prepared for decoding only
+    plan.parameters = values + (training && !backend.trains_prepared() ? 0 : prepared);
     plan.gradients = training ? values : 0;
     plan.moments = training ? 2 * values : 0;
     plan.activations = static_cast<int64_t>(activations.kept);

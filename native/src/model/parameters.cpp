@@ -21,13 +21,8 @@ Parameters::Parameters(Backend& backend, const Config& config)
       moment_1_(backend),
       moment_2_(backend),
       prepared_(backend) {
-    size_t prepared = 0;
-    for (const Tensor& tensor : table_.tensors()) {
-        prepared_offsets_.push_back(prepared);
-        if (tensor.is_matrix()) prepared += (backend.prepared_bytes(tensor.rows, tensor.columns) + 63) / 64 * 64;
-    }
-    prepared_offsets_.push_back(prepared);
     zeroed(values_);
+    if (backend.trains_prepared()) want_prepared();
 }
 
 void Parameters::initialise(uint64_t seed) {
@@ -54,7 +49,7 @@ void Parameters::initialise(uint64_t seed) {
 }
 
 void Parameters::want_prepared() {
-    if (prepared_.empty() && prepared_offsets_.back() > 0) prepared_.reserve(prepared_offsets_.back());
+    if (prepared_.empty()) prepared_.reserve(backend_.prepared_bytes(table_.memory_floats()));
     if (++wanting_prepared_ == 1) prepare();
 }
 
@@ -63,17 +58,20 @@ void Parameters::release_prepared() {
 }
 
 void Parameters::prepare() {
-    if (prepared_.empty()) return;
-    for (int i = 0; i < static_cast<int>(table_.tensors().size()); ++i)
-        if (table_[i].is_matrix()) backend_.prepare(weight(i));
+    if (!prepared_.empty()) backend_.prepare(prepared_.get(), values(), table_.memory_floats());
+}
+
+const void* Parameters::prepared(int tensor) {
+    if (prepared_.empty()) return nullptr;
+    return prepared_.as<char>() + static_cast<size_t>(table_[tensor].offset) * backend_.element_bytes();
 }
 
 Weight Parameters::weight(int tensor) {
     const Tensor& t = table_[tensor];
-    void* prepared =
-        prepared_.empty() ? nullptr : prepared_.as<char>() + prepared_offsets_[static_cast<size_t>(tensor)];
-    return {value(tensor), prepared, t.rows, t.columns};
+    return {value(tensor), prepared(tensor), t.rows, t.columns};
 }
+
+Bias Parameters::bias(int tensor) { return {value(tensor), prepared(tensor)}; }
 
 float* Parameters::zeroed(Buffer& buffer) {
     if (buffer.empty()) {

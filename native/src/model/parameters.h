@@ -17,11 +17,12 @@ class Parameters {
 
     // Parameters from the seed; gradients and moments 0.
     void initialise(uint64_t seed);
-    // Renews what the backend derives from the weights, while anyone wants it.
+    // Renews the copies in the backend's precision, while anyone wants them.
     void prepare();
-    // Decoders want it; training makes what it needs as it goes, and has better uses for the memory.
+    // Decoders want them; training only on some backends.
     void want_prepared();
     void release_prepared();
+    void* prepared() { return prepared_.get(); }  // null: there are none
 
     float* values() { return values_.as<float>(); }
     float* gradients() { return zeroed(gradients_); }
@@ -31,15 +32,16 @@ class Parameters {
     float* value(int tensor) { return values() + table_[tensor].offset; }
     float* gradient(int tensor) { return gradients() + table_[tensor].offset; }
     Weight weight(int tensor);
+    Bias bias(int tensor);
 
    private:
+    const void* prepared(int tensor);
     float* zeroed(Buffer& buffer);  // allocated and zeroed on first use: sampling needs none of them
     size_t bytes() const { return static_cast<size_t>(table_.memory_floats()) * sizeof(float); }
 
     Backend& backend_;
     TensorTable table_;
     Buffer values_, gradients_, moment_1_, moment_2_, prepared_;
-    std::vector<size_t> prepared_offsets_;  // by tensor, and the size of all
     int wanting_prepared_ = 0;
 };
 

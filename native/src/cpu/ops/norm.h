@@ -12,6 +12,21 @@ namespace {
 constexpr float kNormEpsilon = 1e-5f;
 
 template <typename E>
+void scale_and_shift(E* out, const float* x, float mean, float rstd, const float* gamma, const float* beta, int64_t C) {
+    for_vectors(C, [&](int64_t c, int64_t n) {
+        const Vector xhat = (load_some(x + c, n) - mean) * rstd;
+        store_some(out + c, xhat * load_some(gamma + c, n) + load_some(beta + c, n), n);
+    });
+}
+
+template <typename E>
+void norm_again(E* out, const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
+                int64_t row_begin, int64_t row_end, int64_t C) {
+    for (int64_t row = row_begin; row < row_end; ++row)
+        scale_and_shift(out + row * C, x + row * C, mean[row], rstd[row], gamma, beta, C);
+}
+
+template <typename E>
 void norm_forward(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
                   int64_t row_begin, int64_t row_end, int64_t C) {
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -30,10 +45,7 @@ void norm_forward(E* out, float* mean, float* rstd, const float* x, const float*
         float variance = sum_lanes(squares);
         for (; c < C; ++c) variance += (in[c] - row_mean) * (in[c] - row_mean);
         const float row_rstd = 1.0f / sqrtf(variance / static_cast<float>(C) + kNormEpsilon);
-        for_vectors(C, [&](int64_t at, int64_t n) {
-            const Vector xhat = (load_some(in + at, n) - row_mean) * row_rstd;
-            store_some(to + at, xhat * load_some(gamma + at, n) + load_some(beta + at, n), n);
-        });
+        scale_and_shift(to, in, row_mean, row_rstd, gamma, beta, C);
         mean[row] = row_mean;
         rstd[row] = row_rstd;
     }
