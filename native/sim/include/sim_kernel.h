@@ -47,7 +47,7 @@ void fence();  // __threadfence
 #define blockIdx (mgsim::current.block)
 #define blockDim (mgsim::current.block_size)
 #define gridDim (mgsim::current.grid_size)
-#define warpSize 32
+constexpr int warpSize = 32;
 
 // One array for each declaration, as in CUDA, where a shared array in a device function exists once however often it is called.
 #define MG_SHARED(type, name, count)    \

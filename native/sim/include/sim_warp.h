@@ -14,7 +14,7 @@ using Complete = void (*)(void* const* parts, unsigned lanes, Site site);
 void warp_collective(unsigned mask, Complete complete, void* part, Site site);
 
 struct ShufflePart {
-    uint32_t given[4], got[4];
+    uint32_t given[2], got[2];
     unsigned words;
     int source;  // the lane to take from
 };

@@ -1,0 +1,83 @@
+// ldmatrix and mma of a whole warp at once.  The 32 lanes' registers are put together to the matrices that cuda/ptx.h describes,
+// multiplied by loops that the compiler vectorises, and taken apart again: most of the time of a simulated attention goes here.
+
+#include <stdint.h>
+#include <string.h>
+
+#include "failure.h"
+#include "sanitizers.h"
+#include "sim_ptx.h"
+
+namespace mgsim {
+
+bool detects_races() { return under_tsan(); }
+
+void complete_matrices(void* const* parts, unsigned lanes, Site site) {
+    if (lanes != ~0u) fail("ldmatrix without all 32 lanes at %s:%d", site.file, site.line);
+    const MatrixPart& first = *static_cast<const MatrixPart*>(parts[0]);
+    const unsigned matrices = first.matrices;
+    const bool transposed = first.transposed;
+    const uint16_t* rows[32];
+    for (unsigned lane = 0; lane < 32; ++lane)
+        rows[lane] = static_cast<const uint16_t*>(static_cast<const MatrixPart*>(parts[lane])->row);
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        MatrixPart& part = *static_cast<MatrixPart*>(parts[lane]);
+        const unsigned group = lane / 4, pair = lane % 4;
+        for (unsigned m = 0; m < matrices; ++m) {
+            const uint16_t* const* const matrix = rows + m * 8;
+            const unsigned low = transposed ? matrix[pair * 2][group] : matrix[group][pair * 2];
+            const unsigned high = transposed ? matrix[pair * 2 + 1][group] : matrix[group][pair * 2 + 1];
+            part.got[m] = low | high << 16;
+        }
+        if (under_tsan())
+            for (unsigned other = 0; other < 32; ++other) part.rows[other] = rows[other];
+    }
+}
+
+namespace {
+
+float from_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+float low_half(unsigned both) { return from_bits(both << 16); }
+float high_half(unsigned both) { return from_bits(both & 0xffff0000u); }
+
+}  // namespace
+
+void complete_mma(void* const* parts, unsigned lanes, Site site) {
+    if (lanes != ~0u) fail("mma without all 32 lanes at %s:%d", site.file, site.line);
+    alignas(64) float a[16][16], b[16][8], d[16][8];
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        const MmaPart& part = *static_cast<const MmaPart*>(parts[lane]);
+        const unsigned group = lane / 4, pair = lane % 4 * 2;
+        for (unsigned half = 0; half < 2; ++half) {
+            a[group][pair + 8 * half] = low_half(part.a[2 * half]);
+            a[group][pair + 8 * half + 1] = high_half(part.a[2 * half]);
+            a[group + 8][pair + 8 * half] = low_half(part.a[2 * half + 1]);
+            a[group + 8][pair + 8 * half + 1] = high_half(part.a[2 * half + 1]);
+            b[pair + 8 * half][group] = low_half(part.b[half]);
+            b[pair + 8 * half + 1][group] = high_half(part.b[half]);
+            d[group + 8 * half][pair] = part.d[2 * half];
+            d[group + 8 * half][pair + 1] = part.d[2 * half + 1];
+        }
+    }
+    for (unsigned row = 0; row < 16; ++row) {
+        float sums[8];
+        for (unsigned column = 0; column < 8; ++column) sums[column] = d[row][column];
+        for (unsigned k = 0; k < 16; ++k)
+            for (unsigned column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
+        for (unsigned column = 0; column < 8; ++column) d[row][column] = sums[column];
+    }
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        const MmaPart& part = *static_cast<const MmaPart*>(parts[lane]);
+        const unsigned group = lane / 4, pair = lane % 4 * 2;
+        for (unsigned half = 0; half < 2; ++half) {
+            part.d[2 * half] = d[group + 8 * half][pair];
+            part.d[2 * half + 1] = d[group + 8 * half][pair + 1];
+        }
+    }
+}
+
+}  // namespace mgsim
