@@ -59,14 +59,16 @@ static void all_ops(mg_backend* b, int64_t B, int64_t T, int64_t C, int64_t NH, 
     CHECK(mg_op_embedding_forward(b, out, tokens, NULL, wte, numbers(T * C), N, T, C));
     CHECK(mg_op_embedding_backward(b, dwte, numbers(T * C), out, tokens, N, T, C));
     CHECK(mg_op_norm_forward(b, out, row, row_2, x, gamma, beta, N, C));
-    CHECK(mg_op_norm_backward(b, out, numbers(C), numbers(C), x, x, row, row_2, gamma, N, C));
+    CHECK(mg_op_norm_backward(b, out, NULL, NULL, numbers(C), numbers(C), x, x, row, row_2, gamma, beta, N, C));
+    CHECK(
+        mg_op_norm_backward(b, out, out, numbers(N * C), numbers(C), numbers(C), x, x, row, row_2, gamma, beta, N, C));
 
     float *weight = numbers(M * C), *bias = numbers(M), *wide = numbers(N * M), *wide_2 = numbers(N * M);
     CHECK(mg_op_linear_forward(b, wide, x, weight, bias, N, M, C));
     CHECK(mg_op_linear_gelu_forward(b, wide, wide_2, x, weight, bias, N, M, C));
     CHECK(mg_op_linear_residual_forward(b, out, x, wide, weight, beta, N, C, M));
     CHECK(mg_op_linear_backward_input(b, out, wide, weight, N, M, C));
-    CHECK(mg_op_linear_gelu_backward_input(b, wide, wide_2, x, wide, weight, N, C, M));
+    CHECK(mg_op_linear_gelu_backward_input(b, wide, wide_2, x, weight, N, C, M));
     CHECK(mg_op_linear_backward_weight(b, numbers(M * C), numbers(M), wide, x, N, M, C));
 
     float *qkv = numbers(N * 3 * C), *saved = take(mg_op_attention_saved_bytes(b, B, T, NH));
@@ -116,7 +118,36 @@ static void whole_model(mg_config config, int32_t B, int32_t T) {
         CHECK(mg_forward_backward(model, tokens, targets, 1, T, 0.5f, &loss));
         CHECK(mg_step(model, &options, &norm));
     }
+    /* Queued without waiting, asked afterwards; what a forward pass keeps, to its last number. */
+    int32_t activations;
+    CHECK(mg_forward(model, tokens, targets, B, T, NULL));
+    CHECK(mg_model_activation_count(model, &activations));
+    for (int32_t i = 0; i < activations; ++i) {
+        mg_activation one;
+        CHECK(mg_model_activation(model, i, &one));
+        if (one.is_bf16) exit(3);
+        const int64_t size = one.shape[0] * one.shape[1] * (one.n_dims == 3 ? one.shape[2] : 1);
+        const float last = ((const float*)one.memory)[size - 1];
+        if (last - last != 0.0f) exit(3);
+    }
+    CHECK(mg_loss(model, &loss));
+    CHECK(mg_backward(model, 1.0f));
+    CHECK(mg_zero_gradients(model));
+    CHECK(mg_step(model, &options, NULL));
+    CHECK(mg_gradient_norm(model, &norm));
+    if (norm != 0.0f) exit(3);
+    CHECK(mg_model_wait(model, 0));
+    CHECK(mg_model_synchronize(model));
+    int64_t steps = 0;
+    CHECK(mg_model_step_count(model, &steps));
+    if (steps != 3 || !mg_model_host_readable(model) || *mg_model_description(model) == '\0') exit(3);
     CHECK(mg_logits(model, tokens, B, T, numbers(N * config.vocab_size)));
+    const int64_t all = mg_model_parameter_count(model);
+    float* copied = numbers(all);
+    CHECK(mg_model_read(model, MG_MOMENT_1, 0, 1, copied));
+    CHECK(mg_model_read(model, MG_PARAMETERS, 0, all, copied));
+    CHECK(mg_model_write(model, MG_PARAMETERS, all - 1, 1, copied));
+    REFUSED(MG_ERROR_ARGUMENT, mg_model_read(model, MG_PARAMETERS, -1, 2, copied));
     for (int kind = MG_PARAMETERS; kind <= MG_MOMENT_2; ++kind) CHECK(mg_model_memory(model, (mg_memory)kind, &memory));
     for (int32_t i = 0; i < mg_model_tensor_count(model); ++i) {
         mg_tensor tensor;
@@ -176,6 +207,8 @@ int main(void) {
         }
     }
     const char* isa;
+    mg_cuda_info info;
+    mg_get_cuda_info(&info);
     CHECK(mg_cpu_isa(&isa));
     printf("clean with %s kernels\n", isa);
     return 0;

@@ -12,9 +12,13 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NATIVE = REPOSITORY / "native" / "src"
+SIM = REPOSITORY / "native" / "sim"
 ANDREA, CLI, TESTS = (REPOSITORY / name for name in ("andrea", "cli", "tests"))
 
 pytestmark = pytest.mark.skipif(not NATIVE.is_dir(), reason="no sources beside the tests")
+
+
+CPP = (".h", ".cpp", ".inc", ".cu")
 
 
 def relative(path: Path) -> str:
@@ -22,7 +26,7 @@ def relative(path: Path) -> str:
 
 
 def native_sources(folder: Path = NATIVE) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix in (".h", ".cpp", ".inc"))
+    return sorted(path for path in folder.rglob("*") if path.suffix in CPP)
 
 
 def python_sources(folder: Path) -> list[Path]:
@@ -62,12 +66,16 @@ FORBIDDEN = {
 def test_no_file_includes_what_its_floor_may_not(path: Path) -> None:
     own = path.relative_to(NATIVE).as_posix()
     for name in includes(path):
+        if (own, name) == ("cuda/ptx.h", "sim_ptx.h"):
+            continue  # what stands for its assembly where there is no nvcc
         assert (NATIVE / name).is_file() or (NATIVE.parent / "include" / name).is_file(), (
             f"{own} includes {name}, which is not named from native/src or native/include"
         )
         assert floor(name) not in FORBIDDEN.get(floor(own), set()), f"{own} includes {name}"
         if floor(own) == "top" and own != "backend.cpp":
             assert floor(name) not in {"cpu", "cuda"}, f"{own} includes {name}"
+        if own == "backend.cpp" and floor(name) == "cuda":
+            assert name == "cuda/create.h", "all that the engine may know of the CUDA backend"
         if own in ("backend.h", "backend.cpp"):
             assert floor(name) != "model", "a backend knows nothing of the model"
 
@@ -87,13 +95,41 @@ def test_kernels_know_nothing_but_their_table() -> None:
 def test_only_backend_cpp_names_a_backend() -> None:
     """Only backend.cpp may name a backend's class; a new one is added there and nowhere else."""
     for path in native_sources():
-        if not path.is_relative_to(NATIVE / "cpu") and path.name != "backend.cpp":
-            assert "CpuBackend" not in code_of(path), relative(path)
+        for folder, backend in (("cpu", "CpuBackend"), ("cuda", "CudaBackend")):
+            if not path.is_relative_to(NATIVE / folder) and path.name != "backend.cpp":
+                assert backend not in code_of(path), relative(path)
+
+
+def test_kernels_can_be_compiled_for_the_simulator() -> None:
+    """Launches and shared arrays through macros, assembly in one file: docs/cuda.md."""
+    kernels = sorted((NATIVE / "cuda").glob("*.cu"))
+    assert len(kernels) > 8
+    own = {"kernel.h", "ptx.h"}
+    for path in native_sources(NATIVE / "cuda"):
+        code = code_of(path)
+        if path.name not in own:
+            for word in ("asm", "__shared__", "__asm__"):
+                assert not re.search(rf"\b{word}\b", code), f"{relative(path)}: {word}"
+            assert "<<<" not in code, relative(path)
+        # Headers of templates take longer to compile than all kernels together.
+        heavy = re.search(r"#\s*include\s*<(cub|thrust|cooperative_groups|cuda/std)\b", code)
+        assert not heavy, f"{relative(path)}: {heavy and heavy.group()}"
+
+
+def test_the_product_knows_nothing_of_the_simulator() -> None:
+    """But where the loader of cuBLASLt asks it for its products, and the description says so."""
+    knowing = {path.name for path in native_sources() if "MG_CUDA_SIM" in code_of(path)}
+    assert knowing <= {"cublaslt_loader.cpp", "status.cpp", "cuda_backend.cpp", "device.cpp"}
+    for path in native_sources(SIM):
+        for name in includes(path):
+            assert not name.startswith(("cpu/", "model/", "backend.h")) or "cublaslt" in path.name
 
 
 def test_the_environment_is_read_in_two_places() -> None:
     readers = {path.name for path in native_sources() if "getenv" in code_of(path)}
     assert readers == {"isa.cpp", "processors.cpp"}
+    of_the_simulator = {path.name for path in native_sources(SIM) if "getenv" in code_of(path)}
+    assert of_the_simulator == {"settings.cpp"}
 
 
 def test_the_engine_never_exits_aborts_or_prints() -> None:
@@ -191,7 +227,8 @@ def test_the_reference_needs_numpy_alone() -> None:
 
 
 def test_files_hold_one_idea_each() -> None:
-    sources = [*native_sources(), *native_sources(REPOSITORY / "native" / "include")]
+    sources = [*native_sources(), *native_sources(SIM)]
+    sources += native_sources(REPOSITORY / "native" / "include")
     sources += [path for folder in (ANDREA, CLI, TESTS) for path in python_sources(folder)]
     long = {}
     for path in sources:
@@ -205,10 +242,14 @@ def test_nothing_relaxes_arithmetic() -> None:
     """-ffast-math at the link would flush denormals to zero in the whole Python process."""
     # In two pieces, so that this file isn't found.
     relaxed = re.compile(
-        "-f" + "fast-math|-O" + "fast|-f(unsafe-math|finite-math|associative-math)"
+        "-f"
+        + "fast-math|-O"
+        + "fast|-f(unsafe-math|finite-math|associative-math)|use_fast"
+        + "_math"
     )
     files = [*native_sources(NATIVE.parent), *REPOSITORY.glob("*.toml"), *REPOSITORY.glob(".ci/*")]
     files += [REPOSITORY / "CMakeLists.txt", NATIVE.parent / "CMakeLists.txt"]
+    files += NATIVE.parent.rglob("*.cmake")
     for path in files:
         found = relaxed.search(path.read_text("utf-8"))
         assert not found, f"{relative(path)}: {found and found.group()}"
@@ -219,6 +260,6 @@ def test_no_file_names_a_place_of_one_machine() -> None:
     paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     home = re.compile("/(home|Users|work|root)" + r"/\w+")
     for path in [*paths, REPOSITORY / "README.md"]:
-        if path.suffix in (".py", ".cpp", ".h", ".c", ".md", ".txt", ".toml"):
+        if path.suffix in (".py", *CPP, ".c", ".md", ".txt", ".toml", ".cmake"):
             found = home.search(path.read_text("utf-8"))
             assert not found, f"{relative(path)}: {found and found.group()}"

@@ -75,8 +75,8 @@ MUTANTS = {
     ),
     "the second moment is corrected like the first": Mutant(
         "cpu/cpu_backend.cpp",
-        "1.0 - std::pow(static_cast<double>(options.beta2),",
-        "1.0 - std::pow(static_cast<double>(options.beta1),",
+        "1.0 - std::pow(static_cast<double>(options->beta2),",
+        "1.0 - std::pow(static_cast<double>(options->beta1),",
         ("ops/test_adamw.py::test_one_step", "test_parity.py::test_ten_optimizer_steps"),
     ),
     "ignored targets count in the mean": Mutant(
@@ -87,7 +87,7 @@ MUTANTS = {
     ),
     "the attention's gradient stops at its norm": Mutant(
         "model/gpt.cpp",
-        "norm_backward(a_.narrow, a.ln_1, a.x, t.ln_1);",
+        "norm_backward(a_.normed, a_.narrow, a.ln_1, a.x, t.ln_1);",
         "",
         ("test_parity.py::test_loss_logits_and_gradients[usual]",),
     ),

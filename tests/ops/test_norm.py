@@ -39,17 +39,11 @@ def test_backward(device: Device, rng: np.random.Generator, N: int, C: int) -> N
     exact = [a.astype(float) for a in (x, gamma, beta, dout)]
     _, mean, rstd = ops.layer_norm_forward(*exact[:3])
     before = rng.standard_normal((N, C), np.float32), *rng.standard_normal((2, C), np.float32)
-    found = device.run(
-        "norm_backward",
-        *(added(values) for values in before),
-        dout,
-        x,
-        mean.astype(np.float32),
-        rstd.astype(np.float32),
-        gamma,
-        N,
-        C,
-    )
+    statistics = mean.astype(np.float32), rstd.astype(np.float32)
+    parameters = [added(values) for values in before]
+    given = (dout, x, *statistics, gamma, beta, N, C)
+    dx, dgamma, dbeta = parameters
+    found = device.run("norm_backward", dx, None, None, dgamma, dbeta, *given)
     expected = ops.layer_norm_backward(exact[3], exact[0], mean, rstd, exact[1])
     # Rounding of x - mean is scaled by rstd: in narrow rows of nearly equal numbers that is much.
     tolerance = TOLERANCE * max(1.0, rstd.max())
@@ -57,6 +51,13 @@ def test_backward(device: Device, rng: np.random.Generator, N: int, C: int) -> N
         ("dx", "dgamma", "dbeta"), found, before, expected, strict=True
     ):
         assert_close(name, measured, start + wanted, tolerance)
+    # With what the weights' gradients need beside: dx as Elements, and the output once more.
+    elements = dx if device.precision == "fp32" else output(N, C)
+    beside = device.run("norm_backward", dx, elements, output(N, C), dgamma, dbeta, *given)
+    assert [one.tobytes() for one in (beside[0], *beside[-2:])] == [one.tobytes() for one in found]
+    assert beside[-4].tobytes() == device.rounded(found[0]).tobytes()
+    again, _, _ = ops.layer_norm_forward(*exact[:3])
+    assert_close("out again", beside[-3], again, tolerance, device.unit)
 
 
 def test_rows_far_from_zero_keep_their_variance(device: Device, rng: np.random.Generator) -> None:
