@@ -20,6 +20,9 @@ namespace mgsim {
 struct Site {
     const char* file;
     int line;
+    static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
 };
 
 // What a kernel may ask of the CUDA thread that runs; the scheduler's own part of a thread lies behind it.
@@ -55,17 +58,14 @@ constexpr int warpSize = 32;
     type* const name = static_cast<type*>(mgsim::shared_array(&name##_declaration, sizeof(type) * (count)))
 #define MG_DYN_SHARED(type, name) type* const name = static_cast<type*>(mgsim::dynamic_shared_memory())
 
-#define MGSIM_HERE \
-    mgsim::Site { __builtin_FILE(), __builtin_LINE() }
-
-inline void __syncthreads(mgsim::Site site = MGSIM_HERE) { mgsim::block_barrier(mgsim::Vote::kNone, 0, site); }
-inline int __syncthreads_count(int value, mgsim::Site site = MGSIM_HERE) {
+inline void __syncthreads(mgsim::Site site = mgsim::Site::here()) { mgsim::block_barrier(mgsim::Vote::kNone, 0, site); }
+inline int __syncthreads_count(int value, mgsim::Site site = mgsim::Site::here()) {
     return mgsim::block_barrier(mgsim::Vote::kCount, value, site);
 }
-inline int __syncthreads_and(int value, mgsim::Site site = MGSIM_HERE) {
+inline int __syncthreads_and(int value, mgsim::Site site = mgsim::Site::here()) {
     return mgsim::block_barrier(mgsim::Vote::kAnd, value, site);
 }
-inline int __syncthreads_or(int value, mgsim::Site site = MGSIM_HERE) {
+inline int __syncthreads_or(int value, mgsim::Site site = mgsim::Site::here()) {
     return mgsim::block_barrier(mgsim::Vote::kOr, value, site);
 }
 inline void __threadfence() { mgsim::fence(); }

@@ -86,20 +86,20 @@ template <int kPending>
 inline void cp_async_wait() {
     mgsim::async_wait(kPending);
 }
-inline void ldmatrix_x4(unsigned (&registers)[4], const void* row, mgsim::Site site = MGSIM_HERE) {
+inline void ldmatrix_x4(unsigned (&registers)[4], const void* row, mgsim::Site site = mgsim::Site::here()) {
     mgsim::load_matrices(registers, 4, false, row, site);
 }
-inline void ldmatrix_x4_trans(unsigned (&registers)[4], const void* row, mgsim::Site site = MGSIM_HERE) {
+inline void ldmatrix_x4_trans(unsigned (&registers)[4], const void* row, mgsim::Site site = mgsim::Site::here()) {
     mgsim::load_matrices(registers, 4, true, row, site);
 }
-inline void ldmatrix_x2(unsigned (&registers)[2], const void* row, mgsim::Site site = MGSIM_HERE) {
+inline void ldmatrix_x2(unsigned (&registers)[2], const void* row, mgsim::Site site = mgsim::Site::here()) {
     mgsim::load_matrices(registers, 2, false, row, site);
 }
-inline void ldmatrix_x2_trans(unsigned (&registers)[2], const void* row, mgsim::Site site = MGSIM_HERE) {
+inline void ldmatrix_x2_trans(unsigned (&registers)[2], const void* row, mgsim::Site site = mgsim::Site::here()) {
     mgsim::load_matrices(registers, 2, true, row, site);
 }
 inline void mma_bf16_16816(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                           mgsim::Site site = MGSIM_HERE) {
+                           mgsim::Site site = mgsim::Site::here()) {
     mgsim::MmaPart part{a, b, d};
     mgsim::warp_collective(~0u, mgsim::complete_mma, &part, site);
 }

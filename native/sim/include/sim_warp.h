@@ -42,35 +42,37 @@ inline int lane() { return static_cast<int>(current.thread->lane); }
 
 }  // namespace mgsim
 
-inline void __syncwarp(unsigned mask = ~0u, mgsim::Site site = MGSIM_HERE) { mgsim::warp_barrier(mask, site); }
+inline void __syncwarp(unsigned mask = ~0u, mgsim::Site site = mgsim::Site::here()) { mgsim::warp_barrier(mask, site); }
 
 template <typename T>
-inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, mgsim::Site site = MGSIM_HERE) {
+inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, mgsim::Site site = mgsim::Site::here()) {
     return mgsim::shuffle(mask, value, (mgsim::lane() & ~(width - 1)) | (source & (width - 1)), site);
 }
 template <typename T>
-inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, mgsim::Site site = MGSIM_HERE) {
+inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, mgsim::Site site = mgsim::Site::here()) {
     const int own = mgsim::lane(), source = own ^ bits;
     return mgsim::shuffle(mask, value, (source & ~(width - 1)) > (own & ~(width - 1)) ? own : source, site);
 }
 template <typename T>
-inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, mgsim::Site site = MGSIM_HERE) {
+inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                          mgsim::Site site = mgsim::Site::here()) {
     const int own = mgsim::lane(), by = static_cast<int>(delta);
     return mgsim::shuffle(mask, value, (own & (width - 1)) + by >= width ? own : own + by, site);
 }
 template <typename T>
-inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, mgsim::Site site = MGSIM_HERE) {
+inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                        mgsim::Site site = mgsim::Site::here()) {
     const int own = mgsim::lane(), by = static_cast<int>(delta);
     return mgsim::shuffle(mask, value, (own & (width - 1)) < by ? own : own - by, site);
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate, mgsim::Site site = MGSIM_HERE) {
+inline unsigned __ballot_sync(unsigned mask, int predicate, mgsim::Site site = mgsim::Site::here()) {
     mgsim::VotePart part{predicate, 0};
     mgsim::warp_collective(mask, mgsim::complete_vote, &part, site);
     return part.ballot;
 }
-inline int __any_sync(unsigned mask, int predicate, mgsim::Site site = MGSIM_HERE) {
+inline int __any_sync(unsigned mask, int predicate, mgsim::Site site = mgsim::Site::here()) {
     return __ballot_sync(mask, predicate, site) != 0;
 }
-inline int __all_sync(unsigned mask, int predicate, mgsim::Site site = MGSIM_HERE) {
+inline int __all_sync(unsigned mask, int predicate, mgsim::Site site = mgsim::Site::here()) {
     return __ballot_sync(mask, predicate == 0, site) == 0;
 }
