@@ -2,10 +2,9 @@
 # found.  The CUDA runtime is linked statically and cuBLASLt is opened when a GPU is first used, so the one library loads
 # everywhere, GPU or not.
 
-set(cuda_sources
-  src/cuda/attention.cu)
-set(cuda_host_sources
-  src/cuda/launch_count.cpp)
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${MICROGPT_NATIVE}/src/cuda/*.cu)
+file(GLOB cuda_host_sources CONFIGURE_DEPENDS ${MICROGPT_NATIVE}/src/cuda/*.cpp)
+list(FILTER cuda_host_sources EXCLUDE REGEX "no_cuda|cublaslt_check")
 
 set(cuda_parts)
 set(cuda_text "not built")
