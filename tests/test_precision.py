@@ -18,7 +18,7 @@ import andrea
 from andrea.runs import RunFolder
 from andrea.trainconfig import TrainConfig
 from andrea.training import train
-from ops.device import ISAS, PRECISIONS, Device
+from ops.device import ISAS, PRECISIONS, Device, Kind
 from small_runs import (
     interrupted_run,
     small_config,
@@ -51,7 +51,7 @@ def test_every_instruction_set_has_both(isa: str, precision: str, tmp_path: Path
     """Elsewhere a precision that isn't there is skipped; here it fails."""
     if isa not in andrea.available_instruction_sets():
         pytest.skip(f"no device cpu-{isa}")
-    Device(isa, precision, tmp_path).close()
+    Device(Kind("cpu", precision, isa), tmp_path).close()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -1,6 +1,8 @@
-"""The device fixture: every op test runs for each instruction set and precision there is.
+"""The device fixture: every op test runs for each instruction set and precision, and on a GPU.
 
-What isn't there is skipped by its name. Both precisions must be there: tests/test_precision.py.
+The CUDA backend's cases are marked `gpu`; they run where the library can use a GPU, a simulated one
+included (test_cuda_simulated.py). What isn't there is skipped by its name. Both precisions of the
+CPU must be there: tests/test_precision.py.
 """
 
 from __future__ import annotations
@@ -11,25 +13,47 @@ import numpy as np
 import pytest
 
 from andrea import _library
-from ops.device import ISAS, PRECISIONS, Device, OpError
+from gpu import require_gpu
+from ops.device import CPUS, GPUS, UNFUSED_GPUS, Device, Kind, OpError
 
-DEVICES = [(isa, precision) for isa in ISAS for precision in PRECISIONS]
+# Their ops are products with something around them.
+UNFUSED_TOO = ("ops/test_linear.py", "ops/test_gelu.py", "ops/test_rounding.py")
 
 
-@pytest.fixture(scope="session", params=DEVICES, ids=[f"cpu-{i}-{p}" for i, p in DEVICES])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" not in metafunc.fixturenames:
+        return
+    kinds = [*CPUS, *GPUS]
+    if metafunc.definition.path.as_posix().endswith(UNFUSED_TOO):
+        kinds += UNFUSED_GPUS
+    on_gpu = [pytest.mark.gpu]
+    metafunc.parametrize(
+        "device",
+        [pytest.param(kind, id=str(kind), marks=[] if kind.isa else on_gpu) for kind in kinds],
+        indirect=True,
+        scope="session",
+    )
+
+
+@pytest.fixture(scope="session")
 def device(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Device]:
-    isa, precision = request.param
-    available = _library.available_instruction_sets()
-    if isa not in available:
-        pytest.skip(f"no device cpu-{isa}: this library and CPU have {', '.join(available)}")
+    kind: Kind = request.param
+    if kind.backend == "cuda":
+        require_gpu()
+    else:
+        available = _library.available_instruction_sets()
+        if kind.isa not in available:
+            here = ", ".join(available)
+            pytest.skip(f"no device cpu-{kind.isa}: this library and CPU have {here}")
     try:
-        device = Device(isa, precision, tmp_path_factory.mktemp("engine"))
+        device = Device(kind, tmp_path_factory.mktemp("engine"))
     except OpError as error:
-        if error.status != _library.lib.MG_ERROR_DEVICE:
+        # A GPU that can be used has both precisions: what is missing there is a failure.
+        if error.status != _library.lib.MG_ERROR_DEVICE or kind.backend == "cuda":
             raise
-        pytest.skip(f"no device cpu-{isa}-{precision}: {error}")
+        pytest.skip(f"no device {kind}: {error}")
     yield device
     device.close()
 

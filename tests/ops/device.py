@@ -1,14 +1,15 @@
 """A device to run single ops on, through the C API of microgpt_cuda_ops.h, for the op tests.
 
-One Device is one instruction set and one precision of the CPU backend. An op runs once for each
-number of threads, and every run must give the same bits. Buffers lie between guards; what an op
-must not write is compared before and after.
+One Device is one precision of one instruction set of the CPU backend, or of the CUDA backend. An op
+runs once for each number of threads, on a GPU twice, and every run must give the same bits. Buffers
+lie between guards; what an op must not write is compared before and after.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,42 @@ PRECISIONS = ("fp32", "bf16")
 THREAD_COUNTS = (1, 2, 3)
 
 # Not a multiple of any vector: a tensor of the model's table may start at any number.
-_GUARD_LENGTH = 17
+_ODD_GUARD = 17
+# As a GPU's kernels like it best: their vector loads and stores need aligned memory.
+_ALIGNED_GUARD = 256
 # As a float a NaN, which spreads when it is read; as a token or target far out of range.
 _GUARD = np.uint32(0x7FC00000)
 _ELEMENT_GUARD = np.uint16(0x7FC0)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a Device is made of.
+
+    isa: of the CPU backend. On a GPU, buffers are aligned, or lie at odd places; and products take
+    bias, GELU and the bias' gradient along, or leave them to kernels of their own.
+    """
+
+    backend: str
+    precision: str
+    isa: str = ""
+    aligned: bool = False
+    fused: bool = True
+
+    def __str__(self) -> str:
+        parts = [self.backend, self.isa, self.precision]
+        if self.backend == "cuda":
+            parts += ["" if self.aligned else "odd", "" if self.fused else "unfused"]
+        return "-".join(part for part in parts if part)
+
+
+CPUS = [Kind("cpu", precision, isa) for isa in ISAS for precision in PRECISIONS]
+GPUS = [
+    Kind("cuda", precision, aligned=aligned)
+    for precision in PRECISIONS
+    for aligned in (True, False)
+]
+UNFUSED_GPUS = [Kind("cuda", precision, aligned=True, fused=False) for precision in PRECISIONS]
 
 
 class OpError(Exception):
@@ -56,35 +89,45 @@ def added(initial: Array) -> Written:
 
 
 class Device:
-    """One backend of a copy of the engine's library that was loaded for one instruction set.
+    """One backend of the engine's library.
 
     unit: what rounding to an Element may change, as a share of the number (0 in fp32, where an
     Element is a float32 and holds all that float32 holds).
     """
 
-    def __init__(self, isa: str, precision: str, folder: Path) -> None:
+    def __init__(self, kind: Kind, folder: Path) -> None:
         self.ffi = _library.ffi
-        self.precision = precision
-        self.unit = bfloat16.UNIT if precision == "bf16" else 0.0
-        # The instruction set is chosen once per loaded library, so each gets a copy of its own.
-        path = shutil.copy(_library.library_path(), folder / f"engine_{isa}_{precision}.so")
+        self.kind = kind
+        self.precision = kind.precision
+        self.unit = bfloat16.UNIT if kind.precision == "bf16" else 0.0
+        self.library = self._cpu_library(folder) if kind.isa else _library.lib
+        handle = self.ffi.new("mg_backend**")
+        names = kind.backend.encode(), kind.precision.encode()
+        self._check(self.library.mg_backend_create(*names, handle))
+        self._backend = handle[0]
+        element_bytes = self.library.mg_backend_element_bytes(self._backend)
+        assert element_bytes == (2 if kind.precision == "bf16" else 4)
+
+    def _cpu_library(self, folder: Path) -> Any:
+        """The instruction set is chosen once per loaded library, so each gets a copy of its own."""
+        isa = self.kind.isa
+        path = shutil.copy(_library.library_path(), folder / f"engine_{self.kind}.so")
         before = os.environ.get("MICROGPT_ISA")
         os.environ["MICROGPT_ISA"] = isa
         try:
-            self.library = self.ffi.dlopen(str(path))
+            library = self.ffi.dlopen(str(path))
             name = self.ffi.new("const char**")
-            self._check(self.library.mg_cpu_isa(name))
+            if library.mg_cpu_isa(name) != library.MG_OK:
+                raise OpError(
+                    library.MG_ERROR_DEVICE, self.ffi.string(library.mg_last_error()).decode()
+                )
         finally:
             if before is None:
                 del os.environ["MICROGPT_ISA"]
             else:
                 os.environ["MICROGPT_ISA"] = before
         assert self.ffi.string(name[0]).decode() == isa
-        handle = self.ffi.new("mg_backend**")
-        self._check(self.library.mg_backend_create(b"cpu", precision.encode(), handle))
-        self._backend = handle[0]
-        element_bytes = self.library.mg_backend_element_bytes(self._backend)
-        assert element_bytes == (2 if precision == "bf16" else 4)
+        return library
 
     def close(self) -> None:
         """Free the backend."""
@@ -113,18 +156,27 @@ class Device:
 
         Raises:
             OpError: the op refused its arguments.
-            AssertionError: a guard or an input was changed, or the bits vary with the threads.
+            AssertionError: a guard or an input was changed, or the bits vary from run to run.
         """
         first: tuple[Array, ...] = ()
-        for threads in THREAD_COUNTS:
-            self._check(self.library.mg_set_num_threads(threads))
+        for run in self._runs():
             results = self._run_once(op, arguments)
             first = first or results
             for number, (expected, result) in enumerate(zip(first, results, strict=True)):
                 assert expected.tobytes() == result.tobytes(), (
-                    f"{op}: output {number} has other bits with {threads} threads than with 1"
+                    f"{op}: output {number} has other bits {run} than at first"
                 )
         return first
+
+    def _runs(self) -> Iterator[str]:
+        """Once for each number of threads; on a GPU, whose blocks run in any order, twice."""
+        if self.kind.backend == "cuda":
+            self.library.mg_set_fused_epilogues(self.kind.fused)
+            yield from ("in the first run", "in the second run")
+            return
+        for threads in THREAD_COUNTS:
+            self._check(self.library.mg_set_num_threads(threads))
+            yield f"with {threads} threads"
 
     def _run_once(self, op: str, arguments: tuple[Any, ...]) -> tuple[Array, ...]:
         function = getattr(self.library, f"mg_op_{op}")
@@ -167,7 +219,9 @@ class _Guarded:
         self.converted = (
             elements and self.initial.dtype == np.float32 and device.precision == "bf16"
         )
-        guard = np.full(_GUARD_LENGTH, _ELEMENT_GUARD if self.converted else _GUARD).view(np.uint8)
+        number = _ELEMENT_GUARD if self.converted else _GUARD
+        length = _ALIGNED_GUARD // number.nbytes if device.kind.aligned else _ODD_GUARD
+        guard = np.full(length, number).view(np.uint8)
         held = bfloat16.to_bits(self.initial) if self.converted else self.initial
         if self.converted:
             back = bfloat16.from_bits(held)

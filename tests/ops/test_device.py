@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.device import Device, OpError, Written, added, output
+from ops.device import Device, Kind, OpError, Written, added, output
 
 X, WEIGHT, BIAS = np.ones((3, 4), np.float32), np.ones((6, 4), np.float32), np.ones(6, np.float32)
 
@@ -64,7 +64,7 @@ def test_optimizer_options_of_another_size_are_refused(device: Device) -> None:
 
 def test_an_instruction_set_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OpError, match="MICROGPT_ISA is sse9, but this library has only: generic"):
-        Device("sse9", "fp32", tmp_path)
+        Device(Kind("cpu", "fp32", "sse9"), tmp_path)
 
 
 def test_a_buffer_given_twice_is_one(device: Device) -> None:
