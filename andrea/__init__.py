@@ -33,14 +33,15 @@ if TYPE_CHECKING:
         set_num_threads,
     )
     from .decoder import Decoder
-    from .model import GPT, engine_memory
+    from .memory import engine_memory
+    from .model import GPT
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "GPT": "model",
     "Decoder": "decoder",
-    "engine_memory": "model",
+    "engine_memory": "memory",
     "set_num_threads": "_library",
     "get_num_threads": "_library",
     "instruction_set": "_library",

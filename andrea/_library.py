@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,79 @@ def instruction_set() -> str:
 def available_instruction_sets() -> list[str]:
     """The CPU kernels that this build and this CPU both have, best last."""
     return str(ffi.string(lib.mg_cpu_isa_available()).decode()).split()
+
+
+@dataclass(frozen=True)
+class CudaInfo:
+    """What the library and the machine have for GPUs; versions as CUDA counts, 13000 is 13.0.
+
+    Name, compute capability and memory (bytes) are the first GPU's. driver_version is 0 where there
+    is no driver. cublaslt: which one was loaded, or why none was. reason: why no GPU is usable.
+    """
+
+    built: bool
+    usable: bool
+    simulated: bool
+    driver_version: int
+    runtime_version: int
+    device_count: int
+    compute_major: int
+    compute_minor: int
+    memory_total: int
+    memory_free: int
+    device_name: str
+    architectures: str
+    cublaslt: str
+    reason: str
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The GPUs by the names that models take: "cuda", "cuda:1", and so on."""
+        if not self.usable:
+            return ()
+        more = (f"cuda:{number}" for number in range(1, self.device_count))
+        return ("cuda", *more)
+
+
+def cuda_info() -> CudaInfo:
+    """What this library and machine have for GPUs; looks at the driver when it is called."""
+    offer_cublaslt("cuda")
+    info = ffi.new("mg_cuda_info *")
+    lib.mg_get_cuda_info(info)
+    values: dict[str, Any] = {}
+    for name, kind in CudaInfo.__annotations__.items():
+        value = getattr(info, name)
+        if kind == "str":
+            values[name] = ffi.string(value).decode("utf-8", "replace")
+        else:
+            values[name] = bool(value) if kind == "bool" else int(value)
+    return CudaInfo(**values)
+
+
+_is_cublaslt_offered = False
+
+
+def offer_cublaslt(device: str) -> None:
+    """Before the first use of a GPU, tell the library which cuBLASLt Python's packages have.
+
+    cuda.pathfinder knows the places of pip, conda and system toolkits; without it the library
+    looks for the file by its usual names.
+    """
+    global _is_cublaslt_offered
+    if _is_cublaslt_offered or device == "cpu":
+        return
+    _is_cublaslt_offered = True
+    # Loading it takes half a second: not where the driver's devices aren't there.
+    if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
+        return
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("cublasLt").abs_path
+    except (ImportError, RuntimeError, OSError):
+        return
+    if path:
+        lib.mg_set_cublaslt_path(os.fsencode(path))
 
 
 def set_num_threads(count: int) -> None:

@@ -10,12 +10,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from .config import ModelConfig
 from .errors import CheckpointError, ConfigError
@@ -23,6 +21,7 @@ from .tensorfile import TensorFile, canonical_json, write_tensor_file
 
 if TYPE_CHECKING:
     from .model import GPT
+    from .tensors import Tensor
 
 _VERSION_KEY = "andrea_checkpoint"
 _VERSION = "1"
@@ -58,8 +57,9 @@ def save_checkpoint(path: Path, model: GPT, info: CheckpointInfo) -> int:
     """
     tensors = _tensors(model, moments=info.state is not None)
     for name, tensor in tensors.items():
+        values = tensor.read()
         # Sums could overflow, and comparing every value would need an array of results.
-        if not (math.isfinite(tensor.min()) and math.isfinite(tensor.max())):
+        if not (math.isfinite(values.min()) and math.isfinite(values.max())):
             raise CheckpointError(
                 f"{path} was not written: {name} holds values that are not finite"
             )
@@ -76,12 +76,12 @@ def save_checkpoint(path: Path, model: GPT, info: CheckpointInfo) -> int:
     return write_tensor_file(path, tensors, metadata)
 
 
-def _tensors(model: GPT, *, moments: bool) -> dict[str, NDArray[np.float32]]:
-    """Names in the file -> the model's own memory."""
-    tensors = dict(model.parameters())
+def _tensors(model: GPT, *, moments: bool) -> dict[str, Tensor]:
+    """Names in the file -> the model's tensors, on whatever device."""
+    tensors = dict(model.tensors("parameters"))
     if moments:
-        tensors.update({_FIRST_MOMENT + name: m for name, m in model.first_moments().items()})
-        tensors.update({_SECOND_MOMENT + name: v for name, v in model.second_moments().items()})
+        for prefix, kind in ((_FIRST_MOMENT, "first_moments"), (_SECOND_MOMENT, "second_moments")):
+            tensors.update({prefix + name: t for name, t in model.tensors(kind).items()})
     return tensors
 
 
@@ -130,7 +130,7 @@ class Checkpoint:
                     f"the model needs {tensor.shape}"
                 )
         for name, tensor in tensors.items():
-            self._file.read_into(name, tensor)
+            tensor.fill(partial(self._file.read_into, name))
         model.refresh()
         if moments:
             model.step_count = int(steps)

@@ -1,80 +1,55 @@
-"""GPT: the native model as a Python object, with zero-copy views of its memory."""
+"""GPT: the native model as a Python object, with zero-copy views of its memory.
+
+Calls that take `wait=False` return when their work is queued, so that a GPU never waits for Python.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ._library import check, ffi, lib
+from ._library import check, ffi, lib, offer_cublaslt
 from .arguments import choice, integer, number
-from .arrays import float32_pointer, int32_pointer, token_array, view
+from .arrays import float32_pointer, int32_pointer, token_array
 from .config import ModelConfig
 from .decoder import Decoder
-from .errors import ArgumentError, DTypeError, StateError
+from .device_arrays import device_array, import_cupy
+from .errors import ArgumentError, DeviceError, DTypeError
+from .memory import ModelMemory, native_config
+from .tensors import is_host_readable
 
 
-def _native_config(config: ModelConfig) -> Any:
-    native = ffi.new("mg_config *")
-    native.struct_size = ffi.sizeof("mg_config")
-    for name, value in config.to_dict().items():
-        setattr(native, name, value)
-    return native
+@dataclass(frozen=True)
+class _Tokens:
+    """Token ids where the engine finds them; `owner` keeps them there."""
+
+    pointer: Any
+    shape: tuple[int, ...]
+    on_device: bool
+    owner: object
 
 
-def engine_memory(
-    config: ModelConfig,
-    batch_size: int,
-    block_size: int | None = None,
-    *,
-    training: bool = True,
-    device: str = "auto",
-    precision: str = "auto",
-) -> dict[str, int]:
-    """Bytes that a model takes with batches of (batch_size, block_size), by kind, before it exists.
-
-    Kinds: parameters, gradients, moments, activations (kept from forward to backward), workspace
-    (whatever else lives during a step), and their total.
-
-    Raises:
-        ArgumentError: a size is out of range.
-        DeviceError: the device or precision is not available.
-    """
-    plan = ffi.new("mg_memory_plan *")
-    B = integer("batch_size", batch_size, 1, 2**31 - 1)
-    T = integer("block_size", config.block_size if block_size is None else block_size, 1, 2**31 - 1)
-    native = _native_config(config)
-    check(
-        lib.mg_plan_memory(
-            native,
-            choice("device", device),
-            choice("precision", precision),
-            B,
-            T,
-            bool(training),
-            plan,
-        )
-    )
-    names = ("parameters", "gradients", "moments", "activations", "workspace", "total")
-    return {name: int(getattr(plan, name)) for name in names}
-
-
-class GPT:
+class GPT(ModelMemory):
     """A GPT-2 style language model on one device: forward, backward and AdamW in native code.
 
     Shapes: B sequences of T tokens, T at most block_size; V is vocab_size. Token ids are int32
-    arrays (other integers are converted). Losses are means in nats over the targets that are
-    not -1. One thread at a time may use a model.
+    arrays (other integers are converted); a model on a GPU also takes C-contiguous int32 arrays
+    there, without a copy to the host: whatever has `__cuda_array_interface__`, or DLPack where CuPy
+    is installed. Losses are means in nats over the targets that are not -1. One thread at a time
+    may use a model.
 
     Args:
         config: the model's sizes.
-        device: "cpu", or "auto" for the best this build has.
+        device: "cpu"; "cuda", the first GPU, or "cuda:1" and so on; or "auto": a GPU where one can
+            be used, else the CPU.
         precision: "fp32"; "bf16", which multiplies and keeps activations in bfloat16, and sums in
             float32 (parameters, gradients and moments are float32 arrays in either); or "auto":
-            bf16 where the CPU multiplies it natively, else fp32.
+            bf16 where the device multiplies it natively, else fp32.
         seed: initial parameters; the same seed gives the same bits on every machine.
 
     Raises:
@@ -87,50 +62,29 @@ class GPT:
     ) -> None:
         if not isinstance(config, ModelConfig):
             raise DTypeError(f"config must be a ModelConfig, got {type(config).__name__}")
-        self._config = config
+        offer_cublaslt(device)
         handle = ffi.new("mg_model **")
         check(
             lib.mg_model_create(
-                _native_config(config),
+                native_config(config),
                 choice("device", device),
                 choice("precision", precision),
                 integer("seed", seed, 0, 2**64 - 1),
                 handle,
             )
         )
-        # Views and decoders hold this object: the engine's memory goes when the last of them does.
-        self._handle: Any = ffi.gc(handle[0], lib.mg_model_free)
-        self.last_gradient_norm = math.nan
+        super().__init__(handle[0])
+        self._config = config
+        self._gradient_norm: float | None = math.nan  # None: still to be asked for
 
     def __repr__(self) -> str:
         state = "closed" if self._handle is None else f"{self.device}, {self.precision}"
         return f"GPT({self._config}, {state})"
 
     @property
-    def _model(self) -> Any:
-        if self._handle is None:
-            raise StateError("this model is closed")
-        return self._handle
-
-    @property
     def config(self) -> ModelConfig:
         """The model's sizes."""
         return self._config
-
-    @property
-    def device(self) -> str:
-        """The device the model lives on: "cpu"."""
-        return str(ffi.string(lib.mg_model_device(self._model)).decode())
-
-    @property
-    def precision(self) -> str:
-        """The precision of compute and saved activations: "fp32" or "bf16"."""
-        return str(ffi.string(lib.mg_model_precision(self._model)).decode())
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of trained numbers, tied ones counted once."""
-        return int(lib.mg_model_parameter_count(self._model))
 
     @property
     def step_count(self) -> int:
@@ -145,36 +99,66 @@ class GPT:
 
     # ---- training
 
-    def _batch(self, inputs: Any, targets: Any) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        tokens = token_array("inputs", inputs, ndim=2)
-        wanted = token_array("targets", targets, ndim=2)
+    def _tokens(self, name: str, values: Any) -> _Tokens:
+        on_device = device_array(name, values, ndim=2)
+        if on_device is None:
+            array = token_array(name, values, ndim=2)
+            return _Tokens(int32_pointer(array), array.shape, False, array)
+        if self.device == "cpu":
+            raise DeviceError(
+                f"{name} is on a GPU but the model is on the CPU: copy it first, "
+                "as with .get() of CuPy or .cpu() of PyTorch"
+            )
+        if on_device.stream is not None:
+            check(lib.mg_model_wait(self._model, on_device.stream))
+        pointer = int32_pointer(on_device.address)
+        return _Tokens(pointer, on_device.shape, True, on_device.owner)
+
+    def _batch(self, inputs: Any, targets: Any) -> tuple[_Tokens, _Tokens]:
+        tokens, wanted = self._tokens("inputs", inputs), self._tokens("targets", targets)
         if tokens.shape != wanted.shape:
             raise ArgumentError(
                 f"inputs and targets must have one shape, got {tokens.shape} and {wanted.shape}"
             )
+        if tokens.on_device != wanted.on_device:
+            raise ArgumentError("inputs and targets must both be on the host or both on the GPU")
+        self._keep_activations(math.prod(tokens.shape))
         return tokens, wanted
 
-    def forward(self, inputs: Any, targets: Any) -> float:
+    def _finish(self, wait: bool, *used: _Tokens) -> float | None:
+        """The loss where it is wanted now; else what the queued work reads is kept."""
+        if wait:
+            return self.loss()
+        self._in_use += [tokens.owner for tokens in used if tokens.on_device]
+        return None
+
+    @overload
+    def forward(self, inputs: Any, targets: Any, *, wait: Literal[True] = ...) -> float: ...
+
+    @overload
+    def forward(self, inputs: Any, targets: Any, *, wait: bool) -> float | None: ...
+
+    def forward(self, inputs: Any, targets: Any, *, wait: bool = True) -> float | None:
         """The mean loss of a batch, in nats; activations are kept for `backward`.
 
         Args:
             inputs: (B, T) token ids.
             targets: (B, T) token ids; -1 leaves a position out.
+            wait: False returns None when the work is queued, and `loss` waits for it. Until then,
+                arrays on a GPU must not be written to.
 
         Raises:
             ArgumentError: shapes differ, T exceeds block_size, an id is outside the vocabulary, or
                 every target is -1.
             DTypeError: the arrays don't hold integers.
+            DeviceError: the arrays are on a GPU and the model is not.
             StateError: the model is closed.
         """
         tokens, wanted = self._batch(inputs, targets)
-        loss = ffi.new("float *")
         check(
-            lib.mg_forward(
-                self._model, int32_pointer(tokens), int32_pointer(wanted), *tokens.shape, loss
-            )
+            lib.mg_forward(self._model, tokens.pointer, wanted.pointer, *tokens.shape, ffi.NULL),
         )
-        return float(loss[0])
+        return self._finish(wait, tokens, wanted)
 
     def backward(self, loss_scale: float = 1.0) -> None:
         """Add loss_scale times the gradient of the last `forward`'s loss to the gradients.
@@ -186,22 +170,70 @@ class GPT:
         """
         check(lib.mg_backward(self._model, number("loss_scale", loss_scale)))
 
-    def forward_backward(self, inputs: Any, targets: Any, loss_scale: float = 1.0) -> float:
+    @overload
+    def forward_backward(
+        self, inputs: Any, targets: Any, loss_scale: float = ..., *, wait: Literal[True] = ...
+    ) -> float: ...
+
+    @overload
+    def forward_backward(
+        self, inputs: Any, targets: Any, loss_scale: float = ..., *, wait: bool
+    ) -> float | None: ...
+
+    def forward_backward(
+        self, inputs: Any, targets: Any, loss_scale: float = 1.0, *, wait: bool = True
+    ) -> float | None:
         """`forward` and `backward` in one, with the same bits and less work; returns the loss."""
         tokens, wanted = self._batch(inputs, targets)
         scale = number("loss_scale", loss_scale)
-        loss = ffi.new("float *")
         check(
             lib.mg_forward_backward(
-                self._model,
-                int32_pointer(tokens),
-                int32_pointer(wanted),
-                *tokens.shape,
-                scale,
-                loss,
+                self._model, tokens.pointer, wanted.pointer, *tokens.shape, scale, ffi.NULL
             )
         )
+        return self._finish(wait, tokens, wanted)
+
+    def loss(self) -> float:
+        """The loss of the last batch; waits until it is known.
+
+        Raises:
+            ArgumentError: the batch was on a GPU and had ids outside the vocabulary, or no target;
+                no update comes from it.
+        """
+        loss = ffi.new("float *")
+        check(lib.mg_loss(self._model, loss))
+        self._in_use.clear()
         return float(loss[0])
+
+    def zero_gradients(self) -> None:
+        """Forget the gradients that were added up since the last `step`."""
+        check(lib.mg_zero_gradients(self._model))
+
+    @overload
+    def step(
+        self,
+        learning_rate: float,
+        *,
+        beta1: float = ...,
+        beta2: float = ...,
+        eps: float = ...,
+        weight_decay: float = ...,
+        max_norm: float = ...,
+        wait: Literal[True] = ...,
+    ) -> float: ...
+
+    @overload
+    def step(
+        self,
+        learning_rate: float,
+        *,
+        beta1: float = ...,
+        beta2: float = ...,
+        eps: float = ...,
+        weight_decay: float = ...,
+        max_norm: float = ...,
+        wait: bool,
+    ) -> float | None: ...
 
     def step(
         self,
@@ -212,15 +244,17 @@ class GPT:
         eps: float = 1e-8,
         weight_decay: float = 0.1,
         max_norm: float = 1.0,
-    ) -> float:
+        wait: bool = True,
+    ) -> float | None:
         """One AdamW update from the gradients, which end as 0 (Loshchilov & Hutter 2019).
 
         Matrices decay, biases and norms don't. Gradients are scaled down to a global norm of
-        max_norm (0: never).
+        max_norm (0: never). wait=False returns None when the work is queued;
+        `last_gradient_norm` waits for it.
 
         Returns:
             The gradient norm before clipping. Where it is not finite, nothing was updated and
-            step_count stayed.
+            step_count stayed; it is NaN, too, where the loss of a batch was not finite.
 
         Raises:
             ArgumentError: an option is out of its range.
@@ -233,10 +267,20 @@ class GPT:
         options.epsilon = number("eps", eps)
         options.weight_decay = number("weight_decay", weight_decay)
         options.max_norm = number("max_norm", max_norm)
-        norm = ffi.new("float *")
-        check(lib.mg_step(self._model, options, norm))
-        self.last_gradient_norm = float(norm[0])
-        return self.last_gradient_norm
+        self._wait_for_cupy()
+        check(lib.mg_step(self._model, options, ffi.NULL))
+        self._gradient_norm = None
+        return self.last_gradient_norm if wait else None
+
+    @property
+    def last_gradient_norm(self) -> float:
+        """The gradient norm of the last `step`, NaN before the first; waits until it is known."""
+        if self._gradient_norm is None:
+            norm = ffi.new("float *")
+            check(lib.mg_gradient_norm(self._model, norm))
+            self._gradient_norm = float(norm[0])
+            self._in_use.clear()
+        return self._gradient_norm
 
     def train_step(
         self, inputs: Any, targets: Any, learning_rate: float, **options: float
@@ -245,66 +289,37 @@ class GPT:
 
         `options` are those of `step`; its gradient norm is kept in `last_gradient_norm`.
         """
-        loss = self.forward_backward(inputs, targets)
-        self.step(learning_rate, **options)
-        return loss
+        self.forward_backward(inputs, targets, wait=False)
+        self.step(learning_rate, **options, wait=False)
+        return self.loss()
 
-    def logits(self, tokens: Any) -> NDArray[np.float32]:
+    def logits(self, tokens: Any) -> Any:
         """(B, T, V) float32 logits of (B, T) token ids, all at once: for small inputs.
+
+        A NumPy array; of tokens on a GPU, and with CuPy installed, a CuPy array there.
 
         Raises:
             ArgumentError: T exceeds block_size, or an id is outside the vocabulary.
         """
-        array = token_array("tokens", tokens, ndim=2)
-        out = np.empty((*array.shape, self._config.vocab_size), dtype=np.float32)
-        check(lib.mg_logits(self._model, int32_pointer(array), *array.shape, float32_pointer(out)))
+        found = self._tokens("tokens", tokens)
+        self._keep_activations(math.prod(found.shape))
+        shape = (*found.shape, self._config.vocab_size)
+        on_device = (
+            found.on_device
+            and not is_host_readable(self._model)
+            and importlib.util.find_spec("cupy") is not None
+        )
+        if on_device:
+            out = import_cupy("logits on the GPU").empty(shape, dtype=np.float32)
+            pointer = float32_pointer(int(out.data.ptr))
+            self._wait_for_cupy()  # the array's memory may be one that CuPy's work still reads
+        else:
+            out = np.empty(shape, dtype=np.float32)
+            pointer = float32_pointer(out)
+        check(lib.mg_logits(self._model, found.pointer, *found.shape, pointer))
+        if found.on_device:
+            self.synchronize()
         return out
-
-    # ---- memory
-
-    def _views(self, kind: int) -> dict[str, NDArray[np.float32]]:
-        memory = ffi.new("float **")
-        check(lib.mg_model_memory(self._model, kind, memory))
-        views = {}
-        tensor = ffi.new("mg_tensor *")
-        for index in range(lib.mg_model_tensor_count(self._model)):
-            check(lib.mg_model_tensor(self._model, index, tensor))
-            shape = tuple(int(size) for size in tensor.shape[0 : tensor.n_dims])
-            name = ffi.string(tensor.name).decode()
-            views[name] = view(self._handle, memory[0] + tensor.offset, shape)
-        return views
-
-    def parameters(self) -> dict[str, NDArray[np.float32]]:
-        """Zero-copy float32 views of all parameters by GPT-2 name, in table order.
-
-        Views stay valid after `close` and keep the memory alive. After writing to them, call
-        `refresh`.
-        """
-        return self._views(lib.MG_PARAMETERS)
-
-    def gradients(self) -> dict[str, NDArray[np.float32]]:
-        """Zero-copy views of the gradients, like `parameters`."""
-        return self._views(lib.MG_GRADIENTS)
-
-    def first_moments(self) -> dict[str, NDArray[np.float32]]:
-        """Zero-copy views of AdamW's running means of gradients, like `parameters`."""
-        return self._views(lib.MG_MOMENT_1)
-
-    def second_moments(self) -> dict[str, NDArray[np.float32]]:
-        """Zero-copy views of AdamW's running means of squared gradients, like `parameters`."""
-        return self._views(lib.MG_MOMENT_2)
-
-    def refresh(self) -> None:
-        """Renew what the backend derives from the weights, after writing to `parameters` views."""
-        check(lib.mg_model_refresh(self._model))
-
-    def reset(self, seed: int) -> None:
-        """Start again: parameters from the seed; gradients, moments and step_count 0."""
-        check(lib.mg_model_reset(self._model, integer("seed", seed, 0, 2**64 - 1)))
-
-    def close(self) -> None:
-        """Let go of the engine's memory, which is freed once no view or decoder uses it."""
-        self._handle = None
 
     # ---- sampling
 

@@ -91,6 +91,6 @@ def flops_per_token(config: ModelConfig, *, training: bool, length: int | None =
 def memory_plan(config: ModelConfig, batch_size: int, *, training: bool = True) -> dict[str, int]:
     """Bytes that the engine takes, by kind, for batches of batch_size x block_size; see
     `andrea.engine_memory`."""
-    from .model import engine_memory
+    from .memory import engine_memory
 
     return engine_memory(config, batch_size, training=training)

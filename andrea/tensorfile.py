@@ -16,14 +16,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CheckpointError
 
-Tensors = Mapping[str, NDArray[np.float32]]
+
+class Tensor(Protocol):
+    """A float32 array, or what NumPy can read as one, such as a tensor on a GPU."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in all."""
+
+    def __array__(self, dtype: Any = ..., /) -> NDArray[Any]: ...
+
+
+Tensors = Mapping[str, Tensor]
 
 _CHUNK = 1 << 20
 _LENGTH_BYTES = 8
@@ -97,7 +112,7 @@ def _write(descriptor: int, header: bytes, tensors: Tensors) -> int:
     _write_all(descriptor, memoryview(header))
     size = len(header)
     for tensor in tensors.values():
-        # No copy for the engine's arrays on little-endian machines.
+        # No copy of arrays that the host can read, on little-endian machines.
         data = np.ascontiguousarray(tensor, dtype="<f4").data.cast("B")
         for start in range(0, len(data), _CHUNK):
             chunk = data[start : start + _CHUNK]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .data import BatchSampler, EvaluationWindows
+from .data.batches import Batch
 from .errors import CheckpointError, RunError
 from .schedule import Schedule, WarmupCosine
 from .trainconfig import TrainConfig, TrainState
@@ -151,6 +152,7 @@ class _Loop:
         self.schedule: Schedule = WarmupCosine(config.warmup, config.min_ratio)
         self.tokens_per_step = config.tokens_per_step(block_size)
         self.clock = _Clock()
+        self._next: tuple[int, Batch | None] = (-1, None)
 
     def reports(self) -> Generator[StepReport, None, None]:
         state, config, budget, clock = self.state, self.config, self.config.budget, self.clock
@@ -208,26 +210,37 @@ class _Loop:
                 clock.caller = max(clock.caller, clock.elapsed - yielded)
 
     def _step(self, learning_rate: float) -> tuple[float, float]:
-        """Do the work of a step: (mean loss, gradient norm)."""
+        """Do the work of a step: (mean loss, gradient norm).
+
+        All of it is queued first; while a GPU works, the next batch is made.
+        """
         config, model = self.config, self.model
+        first = self.state.step * config.accumulate
         total = 0.0
-        for micro in range(config.accumulate):
-            inputs, targets = self.sampler.batch(self.state.step * config.accumulate + micro)
-            total += model.forward_backward(inputs, targets, loss_scale=1.0 / config.accumulate)
-        if not math.isfinite(total):
-            # A finite gradient beside such a loss would be chance; it is not to be trusted.
-            for gradient in model.gradients().values():
-                gradient[...] = 0
-            return total, math.nan
-        norm = model.step(
+        for micro in range(first, first + config.accumulate):
+            inputs, targets = self._batch(micro)
+            model.forward_backward(inputs, targets, 1.0 / config.accumulate, wait=False)
+            if config.accumulate > 1:
+                total += model.loss()
+        # Where a loss or a gradient is not finite, the engine updates nothing and says NaN.
+        model.step(
             learning_rate,
             beta1=config.beta1,
             beta2=config.beta2,
             eps=config.eps,
             weight_decay=config.weight_decay,
             max_norm=config.max_norm,
+            wait=False,
         )
-        return total / config.accumulate, norm
+        self._next = first + config.accumulate, self.sampler.batch(first + config.accumulate)
+        if config.accumulate == 1:
+            total = model.loss()
+        return total / config.accumulate, model.last_gradient_norm
+
+    def _batch(self, n: int) -> Batch:
+        """Batch n of the run: made already, unless a run begins here."""
+        made, batch = self._next
+        return batch if made == n and batch is not None else self.sampler.batch(n)
 
     def _what_is_due(self) -> tuple[bool, bool, bool]:
         """Whether this was the last step, whether to evaluate, whether to save."""

@@ -180,7 +180,7 @@ def names_used(path: Path) -> set[str]:
     return found
 
 
-FFI_FILES = {"_library.py", "arrays.py", "decoder.py", "model.py"}
+FFI_FILES = {"_library.py", "arrays.py", "decoder.py", "memory.py", "model.py", "tensors.py"}
 
 
 @pytest.mark.parametrize("path", python_sources(CLI), ids=lambda path: path.name)

@@ -210,8 +210,11 @@ def test_wrong_loss_scales(model: andrea.GPT, scale: Any, error: type[Exception]
 def test_wrong_models() -> None:
     with pytest.raises(DTypeError, match="ModelConfig"):
         andrea.GPT(CONFIG.to_dict())  # type: ignore[arg-type]
-    for device in ("gpu", "cuda:0", "", "CPU"):
+    for device in ("gpu", "", "CPU", "cud", "cpu:1"):
         with pytest.raises(DeviceError, match="cpu"):
+            andrea.GPT(CONFIG, device=device)
+    for device in ("cuda:", "cuda:x", "cuda:-1", "cuda:99"):
+        with pytest.raises(DeviceError, match=device):
             andrea.GPT(CONFIG, device=device)
     with pytest.raises(DTypeError, match="device"):
         andrea.GPT(CONFIG, device=None)  # type: ignore[arg-type]
