@@ -14,16 +14,17 @@ namespace mg::cuda {
 
 struct Gpu {
     std::string name;
-    int major, minor;  // compute capability: 9, 0 is sm_90
-    size_t memory;     // bytes
+    int major, minor;     // compute capability: 9, 0 is sm_90
+    size_t memory;        // bytes
     std::string why_not;  // empty: this build runs on it
 };
 
 struct CudaStatus {
-    bool built;                 // with CUDA
-    bool usable;                // create_cuda_backend("cuda", ...) is expected to work
-    std::string reason;         // one line: the GPU that "cuda" means, or why there is none to use
-    int driver, runtime;        // CUDA versions, 13000 is 13.0; 0: none
+    bool built;           // with CUDA
+    bool simulated;       // the build for tests, whose GPU is the CPU
+    bool usable;          // create_cuda_backend("cuda", ...) is expected to work
+    std::string reason;   // one line: the GPU that "cuda" means, or why there is none to use
+    int driver, runtime;  // CUDA versions, 13000 is 13.0; 0: none
     std::vector<Gpu> gpus;
     std::string architectures;  // that kernels were compiled for
     std::string cublaslt;       // its version, or why it can't be used; empty where there is no GPU to use it with
@@ -31,6 +32,9 @@ struct CudaStatus {
 
 // Never throws; takes no memory of a GPU's.  Opens cuBLASLt where there is a GPU.
 CudaStatus cuda_status() noexcept;
+
+// Bytes that are free on a GPU; 0 where that can't be told.  Makes the GPU ready for work, which takes a moment the first time.
+size_t free_memory(int gpu) noexcept;
 
 // device: "cuda" (the first GPU) or "cuda:N"; precision: "fp32", "bf16", or "auto": bf16 where the GPU multiplies it.
 // Raises MG_ERROR_DEVICE with the versions that don't fit.

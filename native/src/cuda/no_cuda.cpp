@@ -19,6 +19,8 @@ CudaStatus cuda_status() noexcept {
     return status;
 }
 
+size_t free_memory(int) noexcept { return 0; }
+
 std::unique_ptr<Backend> create_cuda_backend(const std::string& device, const std::string&) {
     throw Error(MG_ERROR_DEVICE, format("device '%s': %s", device.c_str(), kReason));
 }

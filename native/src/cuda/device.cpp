@@ -1,0 +1,147 @@
+#include "cuda/device.h"
+
+#include "cuda/check.h"
+#include "cuda/create.h"
+#include "error.h"
+
+namespace mg::cuda {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+// The handles by which others name streams that every device has (as in __cuda_array_interface__).
+constexpr uintptr_t kNoStream = 0, kLegacyStream = 1;
+
+}  // namespace
+
+Device::Device(int index) : index_(index) {
+    const CudaStatus status = cuda_status();
+    const int count = static_cast<int>(status.gpus.size());
+    if (count == 0) throw Error(MG_ERROR_DEVICE, format("device 'cuda:%d': %s", index, status.reason.c_str()));
+    if (index >= count)
+        throw Error(MG_ERROR_DEVICE, format("device 'cuda:%d': this machine has %d GPU%s, and the first is cuda:0",
+                                            index, count, count == 1 ? "" : "s"));
+    const Gpu& gpu = status.gpus[static_cast<size_t>(index)];
+    if (!gpu.why_not.empty()) throw Error(MG_ERROR_DEVICE, format("device 'cuda:%d': %s", index, gpu.why_not.c_str()));
+    name_ = gpu.name;
+    major_ = gpu.major;
+    minor_ = gpu.minor;
+    memory_bytes_ = gpu.memory;
+    driver_ = status.driver;
+    runtime_ = status.runtime;
+    activate();
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamDefault), "cudaStreamCreateWithFlags");
+}
+
+Device::~Device() {
+    // No errors from here: the process may be ending, or the GPU be lost.
+    if (cudaSetDevice(index_) != cudaSuccess) return;
+    cudaStreamSynchronize(stream_);
+    if (other_stream_ != nullptr) cudaEventDestroy(other_stream_);
+    cudaStreamDestroy(stream_);
+}
+
+void Device::activate() const {
+    int current;
+    check(cudaGetDevice(&current), "cudaGetDevice");
+    if (current != index_) check(cudaSetDevice(index_), "cudaSetDevice");
+}
+
+cudaStream_t Device::stream() const {
+    activate();
+    return stream_;
+}
+
+void Device::check_not_capturing(const char* call) const {
+    if (capturing_) throw Error(MG_ERROR_INTERNAL, format("%s inside a list of ops that is being recorded", call));
+}
+
+void* Device::allocate(size_t bytes) {
+    check_not_capturing("allocate");
+    activate();
+    void* memory = nullptr;
+    const cudaError_t code = cudaMalloc(&memory, bytes == 0 ? 1 : bytes);
+    if (code != cudaErrorMemoryAllocation) {
+        check(code, "cudaMalloc");
+        return memory;
+    }
+    cudaGetLastError();  // handled here
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw Error(
+        MG_ERROR_MEMORY,
+        format("the GPU's memory is full: %.2f GiB more are needed, %.2f GiB of %.1f GiB are free",
+               static_cast<double>(bytes) / kGiB, static_cast<double>(free) / kGiB, static_cast<double>(total) / kGiB));
+}
+
+void Device::release(void* memory) noexcept {
+    if (memory == nullptr || cudaSetDevice(index_) != cudaSuccess) return;
+    cudaFree(memory);  // waits for what uses it; an error before it is told by the next call
+}
+
+void Device::zero(void* memory, size_t bytes) {
+    if (bytes > 0) check(cudaMemsetAsync(memory, 0, bytes, stream()), "cudaMemsetAsync");
+}
+
+void Device::copy_in(void* device, const void* host, size_t bytes) {
+    check_not_capturing("copy_in");
+    if (bytes > 0) staging_.copy_in(stream(), device, host, bytes);
+}
+
+void Device::copy_out(void* host, const void* device, size_t bytes) {
+    check_not_capturing("copy_out");
+    if (bytes > 0) check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream()), "cudaMemcpyAsync");
+    synchronize();
+}
+
+void Device::synchronize() {
+    check_not_capturing("synchronize");
+    check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+}
+
+bool Device::owns(const void* memory) const {
+    cudaPointerAttributes attributes{};
+    const cudaError_t code = cudaPointerGetAttributes(&attributes, memory);
+    if (code == cudaErrorInvalidValue) {  // how older runtimes say that it is plain host memory
+        cudaGetLastError();
+        return false;
+    }
+    check(code, "cudaPointerGetAttributes");
+    if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) return false;
+    check_argument(attributes.type == cudaMemoryTypeManaged || attributes.device == index_,
+                   "an array lies on cuda:%d but the model on cuda:%d", attributes.device, index_);
+    return true;
+}
+
+void Device::wait_for(uintptr_t stream) {
+    // A blocking stream is ordered against the legacy default stream by itself.
+    if (stream == kNoStream || stream == kLegacyStream) return;
+    check_not_capturing("wait_for");
+    activate();
+    if (other_stream_ == nullptr)
+        check(cudaEventCreateWithFlags(&other_stream_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    check(cudaEventRecord(other_stream_, reinterpret_cast<cudaStream_t>(stream)), "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream_, other_stream_, 0), "cudaStreamWaitEvent");
+}
+
+void Device::begin_capture() {
+    check_not_capturing("begin_capture");
+    check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    capturing_ = true;
+}
+
+cudaGraph_t Device::end_capture() {
+    capturing_ = false;
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) return graph;
+    cudaGetLastError();
+    return nullptr;
+}
+
+std::string Device::description() const {
+    return format("%s, sm_%d%d, %.1f GiB, driver %s, runtime %s", name_.c_str(), major_, minor_,
+                  static_cast<double>(memory_bytes_) / kGiB, version_text(driver_).c_str(),
+                  version_text(runtime_).c_str());
+}
+
+}  // namespace mg::cuda
