@@ -32,6 +32,7 @@ void cuda_info(mg_cuda_info* info) {
     *info = {};
     info->built = status.built ? 1 : 0;
     info->usable = status.usable ? 1 : 0;
+    info->simulated = status.simulated ? 1 : 0;
     info->driver_version = status.driver;
     info->runtime_version = status.runtime;
     info->device_count = static_cast<int32_t>(status.gpus.size());
@@ -44,6 +45,7 @@ void cuda_info(mg_cuda_info* info) {
     info->compute_major = gpu.major;
     info->compute_minor = gpu.minor;
     info->memory_total = static_cast<int64_t>(gpu.memory);
+    if (status.usable) info->memory_free = static_cast<int64_t>(cuda::free_memory(0));
 }
 
 void set_cublaslt_path(const char* path) { cuda::set_cublaslt_path(path == nullptr ? "" : path); }
