@@ -60,30 +60,36 @@ def copy_sources(folder: Path) -> Path:
     source = folder / "source"
     shutil.copytree(REPOSITORY / "native", source / "native")
     shutil.copy(REPOSITORY / "CMakeLists.txt", source)
-    lists = source / "native" / "CMakeLists.txt"
     # -O3 takes minutes for the emulated 16-lane kernels.
-    text, changes = re.subn(r"-O[23]\b", "-O1", lists.read_text("utf-8"))
-    assert changes, "native/CMakeLists.txt no longer sets the kernels' optimisation"
-    lists.write_text(text, "utf-8")
+    for name in ("CMakeLists.txt", "sim/CMakeLists.txt"):
+        lists = source / "native" / name
+        text, changes = re.subn(r"-O3\b", "-O1", lists.read_text("utf-8"))
+        assert changes, f"native/{name} no longer sets the kernels' optimisation"
+        lists.write_text(text, "utf-8")
     return source
 
 
 def configure(source: Path, folder: Path, **options: str) -> None:
-    """Run CMake's first half, with -D<option>=<value> for each option."""
+    """Run CMake's first half, with -D<option>=<value> for each option; without nvcc unless told."""
     make = find_tool("ninja", "make")
     kind = "Ninja" if Path(make).name == "ninja" else "Unix Makefiles"
     generator = ["-G", kind, f"-DCMAKE_MAKE_PROGRAM={make}"]
+    options = {"MICROGPT_CUDA": "OFF", **options}
     settings = [f"-D{name}={value}" for name, value in options.items()]
     quick = "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
     run(find_tool("cmake"), "-S", source, "-B", folder, *generator, quick, *settings)
 
 
-def build(folder: Path) -> Path:
-    """Compile what changed in a configured folder; returns the shared library."""
+def build(folder: Path, target: str = "") -> Path:
+    """Compile what changed in a configured folder, or a target's part of it; returns the library.
+
+    Target: "microgpt_cuda_sim" is the library whose CUDA backend runs on the simulator.
+    """
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-    run(find_tool("cmake"), "--build", folder, "--parallel", str(processors))
+    only = ["--target", target] if target else []
+    run(find_tool("cmake"), "--build", folder, "--parallel", str(processors), *only)
     suffix = "dylib" if sys.platform == "darwin" else "so"
-    return folder / "native" / f"libmicrogpt_cuda.{suffix}"
+    return folder / "native" / f"lib{target or 'microgpt_cuda'}.{suffix}"
 
 
 def kernel_objects(folder: Path) -> dict[str, Path]:
@@ -93,11 +99,12 @@ def kernel_objects(folder: Path) -> dict[str, Path]:
 
 
 def run_tests(
-    library: Path, *selection: str, **environment: str
+    library: Path, *selection: str, seconds: float = TIMEOUT, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run some of the tests with another build of the library, in a process of their own.
 
-    Selection: paths relative to tests/, node ids, or options of pytest.
+    Selection: paths relative to tests/, node ids, or options of pytest. A build with sanitizers
+    needs their runtimes in LD_PRELOAD (sanitizer_runtimes).
     """
     # From tests/: at the top of the tree, `andrea` would be the sources without their library.
     return subprocess.run(
@@ -106,5 +113,15 @@ def run_tests(
         env={**os.environ, "ANDREA_LIBRARY": str(library), **environment},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=seconds,
     )
+
+
+def sanitizer_runtimes(*names: str) -> str:
+    """LD_PRELOAD for a Python that is to load a library built with sanitizers, such as "asan"."""
+    files = [*(f"lib{name}.so" for name in names), "libstdc++.so"]
+    found = [run(*cxx_compiler(), f"-print-file-name={file}").strip() for file in files]
+    for path in found:
+        if not Path(path).is_absolute():
+            pytest.skip(f"the compiler has no {path}")
+    return ":".join(found)

@@ -2,7 +2,8 @@
 
 Parameters are the reference's random ones, biases included, rounded to float32 and written into the
 engine. A precision that the engine doesn't have is skipped by name here; that both must be there
-stands in test_precision.py.
+stands in test_precision.py. Cases on device cuda are marked `gpu`; the CUDA backend has the CPU
+backend's tolerances. Tensors are read as copies, which needs no CuPy.
 """
 
 from __future__ import annotations
@@ -10,18 +11,48 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 import andrea
+from gpu import require_gpu
 from reference import gpt
 from reference.bfloat16 import UNIT
 from reference.compare import assert_close, assert_same_direction
 from reference.ops import Array
 
 PRECISIONS = ("fp32", "bf16")
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where a model lives, and its precision."""
+
+    device: str
+    precision: str
+
+    @property
+    def tolerances(self) -> Tolerances:
+        return TOLERANCES[self.precision]
+
+
+CPUS = [Kind("cpu", precision) for precision in PRECISIONS]
+GPUS = [Kind("cuda", precision) for precision in PRECISIONS]
+
+
+def marks(kind: Kind) -> list[Any]:
+    return [pytest.mark.gpu] if kind.device == "cuda" else []
+
+
+def name_of(kind: Kind) -> str:
+    return kind.precision if kind.device == "cpu" else f"{kind.device}-{kind.precision}"
+
+
+every_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, id=name_of(kind), marks=marks(kind)) for kind in [*CPUS, *GPUS]]
+)
 
 
 @dataclass(frozen=True)
@@ -80,15 +111,26 @@ CASES = {
     "many rows": ((19, 40, 1, 2, 12), (20, 40), 0.2),
 }
 
-# A case alone is that case in fp32, which is how test_mutation.py names it.
-every_case = pytest.mark.parametrize(
-    ("precision", "case"),
-    [
-        pytest.param(precision, case, id=case if precision == "fp32" else f"{case}-{precision}")
-        for precision in PRECISIONS
-        for case in CASES
-    ],
-)
+
+def cases(*names: str) -> Any:
+    """Each of the cases with each kind. A case alone is that case on the CPU in fp32, which is how
+    test_mutation.py names it."""
+    return pytest.mark.parametrize(
+        ("kind", "case"),
+        [
+            pytest.param(
+                kind,
+                case,
+                id=case if kind == CPUS[0] else f"{case}-{name_of(kind)}",
+                marks=marks(kind),
+            )
+            for kind in [*CPUS, *GPUS]
+            for case in names
+        ],
+    )
+
+
+every_case = cases(*CASES)
 
 
 @dataclass
@@ -101,24 +143,27 @@ class Pair:
     tolerances: Tolerances
 
 
-def new_engine(config: andrea.ModelConfig, precision: str, seed: int = 0) -> andrea.GPT:
-    """A model in a precision, or a skip where the engine has no such precision."""
+def new_engine(config: andrea.ModelConfig, kind: Kind, seed: int = 0) -> andrea.GPT:
+    """A model on a device in a precision, or a skip where there is no such device or precision."""
+    if kind.device == "cuda":
+        require_gpu()
     try:
-        return andrea.GPT(config, device="cpu", precision=precision, seed=seed)
+        return andrea.GPT(config, device=kind.device, precision=kind.precision, seed=seed)
     except andrea.DeviceError as error:
-        pytest.skip(f"no precision {precision}: {error}")
+        if kind.device == "cuda":
+            raise  # a GPU that can be used has both precisions
+        pytest.skip(f"no precision {kind.precision}: {error}")
 
 
 @contextmanager
-def pair(precision: str, shape: tuple[int, ...], spread: float, seed: int = 50) -> Iterator[Pair]:
+def pair(kind: Kind, shape: tuple[int, ...], spread: float, seed: int = 50) -> Iterator[Pair]:
     config = andrea.ModelConfig(*shape)
-    engine = new_engine(config, precision)
+    engine = new_engine(config, kind)
     parameters = gpt.init_parameters(config, np.random.default_rng(seed), spread)
-    for name, view in engine.parameters().items():
-        view[...] = parameters[name]
-        parameters[name] = view.astype(np.float64)
-    engine.refresh()
-    yield Pair(config, engine, parameters, TOLERANCES[precision])
+    rounded = {name: value.astype(np.float32) for name, value in parameters.items()}
+    engine.write(rounded)
+    parameters = {name: value.astype(np.float64) for name, value in rounded.items()}
+    yield Pair(config, engine, parameters, kind.tolerances)
     engine.close()
 
 

@@ -15,10 +15,13 @@ from ops.device import ISAS
 from parity_pair import (
     CASES,
     DIRECTION_TOLERANCE,
+    PRECISIONS,
     TOLERANCES,
+    Kind,
+    cases,
     check_gradients,
     every_case,
-    every_precision,
+    every_kind,
     new_engine,
     pair,
     random_batch,
@@ -29,9 +32,9 @@ from reference.ops import Array
 
 
 @every_case
-def test_loss_logits_and_gradients(precision: str, case: str) -> None:
+def test_loss_logits_and_gradients(kind: Kind, case: str) -> None:
     shape, size, spread = CASES[case]
-    with pair(precision, shape, spread) as both:
+    with pair(kind, shape, spread) as both:
         tokens, targets = random_batch(both.config, size)
         loss, logits, gradients = gpt.loss_and_gradients(
             both.parameters, both.config, tokens, targets
@@ -39,70 +42,68 @@ def test_loss_logits_and_gradients(precision: str, case: str) -> None:
         assert_close("logits", both.engine.logits(tokens), logits, both.tolerances.logits)
         assert_close("loss", both.engine.forward(tokens, targets), loss, both.tolerances.loss)
         both.engine.backward()
-        check_gradients(precision, both.engine.gradients(), gradients)
+        check_gradients(kind.precision, both.engine.gradients(), gradients)
 
 
-@every_precision
-@pytest.mark.parametrize("case", ["usual", "odd"])
-def test_forward_backward_in_one(precision: str, case: str) -> None:
+@cases("usual", "odd")
+def test_forward_backward_in_one(kind: Kind, case: str) -> None:
     """The pass that training uses gives the bits of forward and backward in parts."""
     shape, size, spread = CASES[case]
-    with pair(precision, shape, spread) as both:
+    with pair(kind, shape, spread) as both:
         tokens, targets = random_batch(both.config, size)
         loss = both.engine.forward(tokens, targets)
         both.engine.backward(loss_scale=0.5)
-        apart = {name: gradient.copy() for name, gradient in both.engine.gradients().items()}
-        for gradient in both.engine.gradients().values():
-            gradient[...] = 0.0
+        apart = both.engine.read("gradients")
+        both.engine.zero_gradients()
         assert both.engine.forward_backward(tokens, targets, loss_scale=0.5) == loss
-        for name, gradient in both.engine.gradients().items():
+        for name, gradient in both.engine.read("gradients").items():
             assert gradient.tobytes() == apart[name].tobytes(), name
 
 
-@every_precision
-def test_untrained_engine_agrees_too(precision: str) -> None:
+@every_kind
+def test_untrained_engine_agrees_too(kind: Kind) -> None:
     """The engine's own initialisation, as training starts from it."""
     config = andrea.ModelConfig(256, 64, 4, 4, 128)
-    engine = new_engine(config, precision, seed=7)
-    parameters = {name: view.astype(np.float64) for name, view in engine.parameters().items()}
+    engine = new_engine(config, kind, seed=7)
+    parameters = {
+        name: value.astype(np.float64) for name, value in engine.read("parameters").items()
+    }
     tokens, targets = random_batch(config, (2, 64))
     loss, _, gradients = gpt.loss_and_gradients(parameters, config, tokens, targets)
     assert abs(loss - np.log(256)) < 0.1
     measured = engine.forward_backward(tokens, targets)
-    assert_close("loss", measured, loss, TOLERANCES[precision].loss)
-    check_gradients(precision, engine.gradients(), gradients)
+    assert_close("loss", measured, loss, kind.tolerances.loss)
+    check_gradients(kind.precision, engine.gradients(), gradients)
     engine.close()
 
 
-@every_precision
-def test_ignored_targets(precision: str) -> None:
+@every_kind
+def test_ignored_targets(kind: Kind) -> None:
     """Ignored positions count neither in the mean nor in the gradient, wherever they are."""
     shape, size, spread = CASES["usual"]
-    with pair(precision, shape, spread) as both:
+    with pair(kind, shape, spread) as both:
         tokens, targets = random_batch(both.config, size, ignored=0.0)
         for kept in ((0, 0), (2, 31), (1, 13)):
             only = np.full_like(targets, -1)
             only[kept] = targets[kept]
             loss, _, gradients = gpt.loss_and_gradients(both.parameters, both.config, tokens, only)
-            for gradient in both.engine.gradients().values():
-                gradient[...] = 0.0
+            both.engine.zero_gradients()
             measured = both.engine.forward_backward(tokens, only)
             assert_close("loss of one", measured, loss, both.tolerances.one_loss)
-            check_gradients(precision, both.engine.gradients(), gradients)
+            check_gradients(kind.precision, both.engine.gradients(), gradients)
 
 
-@every_precision
+@every_kind
 @pytest.mark.parametrize(("parts", "rows"), [(4, 2), (8, 1), (2, 4)])
-def test_accumulation_equals_the_large_batch(precision: str, parts: int, rows: int) -> None:
+def test_accumulation_equals_the_large_batch(kind: Kind, parts: int, rows: int) -> None:
     """The sum of micro-batches, each scaled by its share, is the gradient of the whole batch."""
     shape, _, spread = CASES["usual"]
-    with pair(precision, shape, spread) as both:
+    with pair(kind, shape, spread) as both:
         tokens, targets = random_batch(both.config, (8, 32), ignored=0.0)
         loss = both.engine.forward_backward(tokens, targets)
-        whole = {name: gradient.copy() for name, gradient in both.engine.gradients().items()}
+        whole = both.engine.read("gradients")
         _, _, expected = gpt.loss_and_gradients(both.parameters, both.config, tokens, targets)
-        for gradient in both.engine.gradients().values():
-            gradient[...] = 0.0
+        both.engine.zero_gradients()
         losses = []
         for part in range(parts):
             piece = slice(part * rows, (part + 1) * rows)
@@ -110,20 +111,20 @@ def test_accumulation_equals_the_large_batch(precision: str, parts: int, rows: i
                 both.engine.forward_backward(tokens[piece], targets[piece], loss_scale=1 / parts)
             )
         assert_close("loss", np.mean(losses), loss, both.tolerances.loss)
-        for name, gradient in both.engine.gradients().items():
+        for name, gradient in both.engine.read("gradients").items():
             assert_close(f"{name}, parts and whole", gradient, whole[name], both.tolerances.parts)
-        check_gradients(precision, both.engine.gradients(), expected)
+        check_gradients(kind.precision, both.engine.gradients(), expected)
         norm = both.engine.step(learning_rate=0.0)
         assert_close("norm", norm, adamw.global_norm(expected), both.tolerances.norm)
 
 
-@every_precision
+@every_kind
 @pytest.mark.parametrize("max_norm", [0.5, 0.0])
-def test_ten_optimizer_steps(precision: str, max_norm: float) -> None:
+def test_ten_optimizer_steps(kind: Kind, max_norm: float) -> None:
     """Loss and norm of each step, then parameters' movement and both moments, by tensor name."""
     shape, size, spread = CASES["usual"]
     options = adamw.AdamWOptions(learning_rate=2e-3, max_norm=max_norm, weight_decay=0.2)
-    with pair(precision, shape, spread) as both:
+    with pair(kind, shape, spread) as both:
         start = {name: value.copy() for name, value in both.parameters.items()}
         moments = [{name: np.zeros_like(value) for name, value in start.items()} for _ in range(2)]
         for step in range(1, 11):
@@ -144,24 +145,24 @@ def test_ten_optimizer_steps(precision: str, max_norm: float) -> None:
             )
             assert_close(f"norm of step {step}", measured_norm, norm, both.tolerances.norm)
         assert both.engine.step_count == 10
-        assert not any(gradient.any() for gradient in both.engine.gradients().values())
-        check = check_moved_nearly_alike if precision == "bf16" else check_moved_alike
-        for name, value in both.engine.parameters().items():
+        assert not any(gradient.any() for gradient in both.engine.read("gradients").values())
+        check = check_moved_nearly_alike if kind.precision == "bf16" else check_moved_alike
+        for name, value in both.engine.read("parameters").items():
             moved = value.astype(np.float64) - start[name]
             expected = both.parameters[name] - start[name]
             set_key_bias(name, moved, 0.0)
             set_key_bias(name, expected, 0.0)
             check(name, start[name], moved, expected)
-        for kind, measured_moments, expected_moments in (
-            ("first moment", both.engine.first_moments(), moments[0]),
-            ("second moment", both.engine.second_moments(), moments[1]),
+        for moment, measured_moments, expected_moments in (
+            ("first moment", both.engine.read("first_moments"), moments[0]),
+            ("second moment", both.engine.read("second_moments"), moments[1]),
         ):
             for name, value in measured_moments.items():
-                if precision == "fp32":
-                    assert_close(f"{name}, {kind}", value, expected_moments[name], 1e-5)
+                if kind.precision == "fp32":
+                    assert_close(f"{name}, {moment}", value, expected_moments[name], 1e-5)
                 else:
                     assert_same_direction(
-                        f"{name}, {kind}", value, expected_moments[name], DIRECTION_TOLERANCE
+                        f"{name}, {moment}", value, expected_moments[name], DIRECTION_TOLERANCE
                     )
 
 
@@ -184,18 +185,19 @@ def check_moved_nearly_alike(name: str, start: Array, moved: Array, expected: Ar
     assert_close(f"{name}, value", start + moved, start + expected, 0.2)
 
 
-@every_precision
-def test_train_step_is_the_parts_in_one(precision: str) -> None:
+@every_kind
+def test_train_step_is_the_parts_in_one(kind: Kind) -> None:
     shape, size, spread = CASES["usual"]
-    with pair(precision, shape, spread) as one, pair(precision, shape, spread) as parts:
+    with pair(kind, shape, spread) as one, pair(kind, shape, spread) as parts:
         for seed in (70, 71):
             tokens, targets = random_batch(one.config, size, seed=seed)
             loss = one.engine.train_step(tokens, targets, learning_rate=1e-3, weight_decay=0.3)
             assert parts.engine.forward(tokens, targets) == loss
             parts.engine.backward()
             parts.engine.step(learning_rate=1e-3, weight_decay=0.3)
-        for name, value in one.engine.parameters().items():
-            assert value.tobytes() == parts.engine.parameters()[name].tobytes(), name
+        expected = parts.engine.read("parameters")
+        for name, value in one.engine.read("parameters").items():
+            assert value.tobytes() == expected[name].tobytes(), name
 
 
 CHILD = """
@@ -215,7 +217,7 @@ np.savez(sys.argv[2], loss=loss, logits=model.logits(tokens), **model.gradients(
 """
 
 
-@every_precision
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_each_instruction_set(precision: str, isa: str, tmp_path: Path) -> None:
     """The instruction set is chosen when the library loads, so each has a process of its own."""
@@ -224,7 +226,7 @@ def test_each_instruction_set(precision: str, isa: str, tmp_path: Path) -> None:
         pytest.skip(f"no device cpu-{isa}: this library and CPU have {', '.join(available)}")
     shape, size, spread = CASES["odd"]
     config = andrea.ModelConfig(*shape)
-    new_engine(config, precision).close()
+    new_engine(config, Kind("cpu", precision)).close()
     parameters = gpt.init_parameters(config, np.random.default_rng(52), spread)
     parameters = {name: value.astype(np.float32) for name, value in parameters.items()}
     tokens, targets = random_batch(config, size)

@@ -8,17 +8,16 @@ import sys
 import numpy as np
 import pytest
 
-from parity_pair import CASES, every_precision, pair, random_batch
+from parity_pair import CASES, Kind, cases, every_kind, pair, random_batch
 from reference import gpt
 from reference.compare import assert_close
 
 
-@every_precision
-@pytest.mark.parametrize("case", ["odd", "head_dim 80"])
-def test_cached_decoding_gives_the_logits_of_the_whole_sequence(precision: str, case: str) -> None:
+@cases("odd", "head_dim 80")
+def test_cached_decoding_gives_the_logits_of_the_whole_sequence(kind: Kind, case: str) -> None:
     """Two sequences of different lengths, fed in pieces."""
     shape, _, spread = CASES[case]
-    with pair(precision, shape, spread) as both:
+    with pair(kind, shape, spread) as both:
         tokens, _ = random_batch(both.config, (2, 30))
         expected = gpt.logits(both.parameters, both.config, tokens)
         whole = both.engine.logits(tokens)
@@ -36,15 +35,15 @@ def test_cached_decoding_gives_the_logits_of_the_whole_sequence(precision: str, 
                 )
 
 
-@every_precision
+@every_kind
 @pytest.mark.parametrize("length", [1, 5, 12, 13, 30])
-def test_greedy_generation_past_block_size(precision: str, length: int) -> None:
+def test_greedy_generation_past_block_size(kind: Kind, length: int) -> None:
     """From prompts shorter and longer than the context of 12."""
-    with pair(precision, (17, 12, 2, 2, 16), 0.6, seed=2) as both:
+    with pair(kind, (17, 12, 2, 2, 16), 0.6, seed=2) as both:
         prompt = [(3 * n * n + n) % 17 for n in range(length)]
         tokens = list(both.engine.generate(prompt, max_tokens=40, temperature=0.0))
         assert len(set(tokens)) > 3
-        if precision == "fp32":
+        if kind.precision == "fp32":
             assert tokens == gpt.generate(both.parameters, both.config, prompt, 40)
             return
         # Weights as large as these make much of bf16's rounding, so that the engine's own whole
