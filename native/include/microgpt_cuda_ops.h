@@ -2,7 +2,8 @@
  *
  * Pointers are to memory of the backend's device (mg_backend_allocate).  Shapes and formulas are those of the ops of the same
  * name in src/backend.h; sizes N rows, C width, NH heads, V vocabulary.  Elements are float32 for "fp32".
- * Copies of weights in the backend's precision are made inside each call, so callers pass the float32 master only.
+ * Copies of weights in the backend's precision are made inside each call, so callers pass the float32 master only; mg_backend_keep_copies
+ * lets them stay.
  */
 #ifndef MICROGPT_CUDA_OPS_H
 #define MICROGPT_CUDA_OPS_H
@@ -22,6 +23,9 @@ MG_API void mg_backend_release(mg_backend* backend, void* memory);
 MG_API mg_status mg_backend_copy_in(mg_backend* backend, void* device, const void* host, size_t bytes);
 MG_API mg_status mg_backend_copy_out(mg_backend* backend, void* host, const void* device, size_t bytes);
 MG_API size_t mg_backend_element_bytes(const mg_backend* backend);
+/* 1: copies of weights that ops make from now on are kept, and serve later calls with the same pointer and sizes.  So calls on a GPU
+ * do nothing but start the op, and can be timed; the weights must not change meanwhile.  0: forgets them. */
+MG_API mg_status mg_backend_keep_copies(mg_backend* backend, int32_t keep);
 /* Kernels and products that this process has started on GPUs so far. */
 MG_API int64_t mg_backend_launches(const mg_backend* backend);
 /* 0: products on a GPU use own kernels for bias, GELU and bias gradients, as they do where cuBLASLt has no epilogue for them. */

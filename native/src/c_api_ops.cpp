@@ -2,13 +2,30 @@
 #include "microgpt_cuda_ops.h"
 
 #include <initializer_list>
+#include <list>
 
 #include "backend.h"
 #include "guard.h"
 #include "model/buffer.h"
 
+namespace mg {
+
+// What mg_backend_keep_copies keeps: a weight in the backend's precision.
+struct KeptCopy {
+    explicit KeptCopy(Backend& backend) : memory(backend) {}
+
+    const float* master = nullptr;
+    int64_t rows = 0, columns = 0;
+    Buffer memory;
+};
+
+}  // namespace mg
+
 struct mg_backend {
     std::unique_ptr<mg::Backend> backend;
+    bool keeps_copies = false;
+    std::list<mg::KeptCopy> kept;
+    std::unique_ptr<mg::Buffer> kept_value;
 };
 
 namespace mg {
@@ -28,23 +45,38 @@ mg_status run_op(mg_backend* handle, const char* op, std::initializer_list<int64
     });
 }
 
-// A weight, or a bias, with its copy in the backend's precision for one call.
+// A weight, or a bias, with its copy in the backend's precision: made for one call, or kept.
 class Prepared {
    public:
-    Prepared(Backend& backend, const float* master, int64_t rows, int64_t columns)
-        : memory_(backend), master_(master), rows_(rows), columns_(columns) {
+    Prepared(mg_backend& handle, const float* master, int64_t rows, int64_t columns)
+        : own_(*handle.backend), master_(master), rows_(rows), columns_(columns) {
         // As in a model, numbers follow the matrix: a backend may read whole groups of 8 rows.
-        const size_t bytes = backend.prepared_bytes((rows + 7) / 8 * 8 * columns);
+        const size_t bytes = handle.backend->prepared_bytes((rows + 7) / 8 * 8 * columns);
         if (bytes == 0 || master == nullptr) return;
-        memory_.reserve(bytes);
-        backend.zero(memory_.get(), bytes);
-        backend.prepare(memory_.get(), master, rows * columns);
+        Buffer* memory = &own_;
+        if (handle.keeps_copies) {
+            for (KeptCopy& copy : handle.kept)
+                if (copy.master == master && copy.rows == rows && copy.columns == columns) {
+                    prepared_ = copy.memory.get();
+                    return;
+                }
+            KeptCopy& copy = handle.kept.emplace_back(*handle.backend);
+            copy.master = master;
+            copy.rows = rows;
+            copy.columns = columns;
+            memory = &copy.memory;
+        }
+        memory->reserve(bytes);
+        handle.backend->zero(memory->get(), bytes);
+        handle.backend->prepare(memory->get(), master, rows * columns);
+        prepared_ = memory->get();
     }
-    operator Weight() const { return {master_, memory_.get(), rows_, columns_}; }
-    operator Bias() const { return {master_, memory_.get()}; }
+    operator Weight() const { return {master_, prepared_, rows_, columns_}; }
+    operator Bias() const { return {master_, prepared_}; }
 
    private:
-    Buffer memory_;
+    Buffer own_;
+    const void* prepared_ = nullptr;
     const float* master_;
     int64_t rows_, columns_;
 };
@@ -53,14 +85,17 @@ class Prepared {
 template <typename T>
 class OnDevice {
    public:
-    OnDevice(Backend& backend, const T& value) : memory_(backend) {
-        memory_.reserve(sizeof(T));
-        backend.copy_in(memory_.get(), &value, sizeof(T));
+    OnDevice(Backend& backend, const T& value, Buffer* kept = nullptr) : own_(backend) {
+        Buffer& memory = kept == nullptr ? own_ : *kept;
+        memory.reserve(sizeof(T));
+        backend.copy_in(memory.get(), &value, sizeof(T));
+        memory_ = memory.as<T>();
     }
-    operator T*() const { return memory_.as<T>(); }
+    operator T*() const { return memory_; }
 
    private:
-    Buffer memory_;
+    Buffer own_;
+    T* memory_;
 };
 
 const Element* elements(const void* x) { return static_cast<const Element*>(x); }
@@ -82,7 +117,7 @@ mg_status mg_backend_create(const char* device, const char* precision, mg_backen
         mg::check_pointer(device, "backend_create", "device");
         mg::check_pointer(precision, "backend_create", "precision");
         mg::check_pointer(backend, "backend_create", "backend");
-        *backend = new mg_backend{mg::create_backend(device, precision)};
+        *backend = new mg_backend{mg::create_backend(device, precision), false, {}, nullptr};
     });
 }
 
@@ -106,6 +141,14 @@ mg_status mg_backend_copy_out(mg_backend* backend, void* host, const void* devic
 
 size_t mg_backend_element_bytes(const mg_backend* backend) {
     return backend == nullptr ? 0 : backend->backend->element_bytes();
+}
+
+mg_status mg_backend_keep_copies(mg_backend* backend, int32_t keep) {
+    return run_op(backend, "keep_copies", {}, [&](Backend& b) {
+        backend->kept.clear();
+        backend->kept_value.reset(keep != 0 ? new mg::Buffer(b) : nullptr);
+        backend->keeps_copies = keep != 0;
+    });
 }
 
 int64_t mg_backend_launches(const mg_backend* backend) { return backend == nullptr ? 0 : backend->backend->launches(); }
@@ -142,15 +185,16 @@ mg_status mg_op_norm_backward(mg_backend* backend, float* dx, void* dx_elements,
 mg_status mg_op_linear_forward(mg_backend* backend, void* out, const void* x, const float* weight, const float* bias,
                                int64_t N, int64_t rows, int64_t columns) {
     return run_op(backend, "linear_forward", {N, rows, columns}, [&](Backend& b) {
-        b.linear_forward(elements(out), elements(x), Prepared(b, weight, rows, columns), Prepared(b, bias, rows, 1), N);
+        b.linear_forward(elements(out), elements(x), Prepared(*backend, weight, rows, columns),
+                         Prepared(*backend, bias, rows, 1), N);
     });
 }
 
 mg_status mg_op_linear_gelu_forward(mg_backend* backend, void* hidden, void* out, const void* x, const float* weight,
                                     const float* bias, int64_t N, int64_t rows, int64_t columns) {
     return run_op(backend, "linear_gelu_forward", {N, rows, columns}, [&](Backend& b) {
-        b.linear_gelu_forward(elements(hidden), elements(out), elements(x), Prepared(b, weight, rows, columns),
-                              Prepared(b, bias, rows, 1), N);
+        b.linear_gelu_forward(elements(hidden), elements(out), elements(x), Prepared(*backend, weight, rows, columns),
+                              Prepared(*backend, bias, rows, 1), N);
     });
 }
 
@@ -158,15 +202,15 @@ mg_status mg_op_linear_residual_forward(mg_backend* backend, float* out, const f
                                         const float* weight, const float* bias, int64_t N, int64_t rows,
                                         int64_t columns) {
     return run_op(backend, "linear_residual_forward", {N, rows, columns}, [&](Backend& b) {
-        b.linear_residual_forward(out, residual, elements(x), Prepared(b, weight, rows, columns),
-                                  Prepared(b, bias, rows, 1), N);
+        b.linear_residual_forward(out, residual, elements(x), Prepared(*backend, weight, rows, columns),
+                                  Prepared(*backend, bias, rows, 1), N);
     });
 }
 
 mg_status mg_op_linear_backward_input(mg_backend* backend, void* dx, const void* dout, const float* weight, int64_t N,
                                       int64_t rows, int64_t columns) {
     return run_op(backend, "linear_backward_input", {N, rows, columns}, [&](Backend& b) {
-        b.linear_backward_input(elements(dx), elements(dout), Prepared(b, weight, rows, columns), N);
+        b.linear_backward_input(elements(dx), elements(dout), Prepared(*backend, weight, rows, columns), N);
     });
 }
 
@@ -174,7 +218,7 @@ mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhidden, v
                                            const float* weight, int64_t N, int64_t rows, int64_t columns) {
     return run_op(backend, "linear_gelu_backward_input", {N, rows, columns}, [&](Backend& b) {
         b.linear_gelu_backward_input(elements(dhidden), elements(hidden), elements(dout),
-                                     Prepared(b, weight, rows, columns), N);
+                                     Prepared(*backend, weight, rows, columns), N);
     });
 }
 
@@ -207,23 +251,24 @@ mg_status mg_op_attention_backward(mg_backend* backend, void* dqkv, const void* 
 
 mg_status mg_op_head_loss_forward(mg_backend* backend, float* losses, const void* x, const float* wte,
                                   const int32_t* targets, int64_t N, int64_t C, int64_t V) {
-    return run_op(backend, "head_loss_forward", {N, C, V},
-                  [&](Backend& b) { b.head_loss_forward(losses, elements(x), Prepared(b, wte, V, C), targets, N); });
+    return run_op(backend, "head_loss_forward", {N, C, V}, [&](Backend& b) {
+        b.head_loss_forward(losses, elements(x), Prepared(*backend, wte, V, C), targets, N);
+    });
 }
 
 mg_status mg_op_head_loss_backward(mg_backend* backend, float* losses, void* dx, float* dwte, const void* x,
                                    const float* wte, const int32_t* targets, float scale, int64_t N, int64_t C,
                                    int64_t V) {
     return run_op(backend, "head_loss_backward", {N, C, V}, [&](Backend& b) {
-        b.head_loss_backward(losses, elements(dx), dwte, elements(x), Prepared(b, wte, V, C), targets,
-                             OnDevice<float>(b, scale), N);
+        b.head_loss_backward(losses, elements(dx), dwte, elements(x), Prepared(*backend, wte, V, C), targets,
+                             OnDevice<float>(b, scale, backend->kept_value.get()), N);
     });
 }
 
 mg_status mg_op_head_forward(mg_backend* backend, float* logits, const void* x, const float* wte, int64_t N, int64_t C,
                              int64_t V) {
     return run_op(backend, "head_forward", {N, C, V},
-                  [&](Backend& b) { b.head_forward(logits, elements(x), Prepared(b, wte, V, C), N); });
+                  [&](Backend& b) { b.head_forward(logits, elements(x), Prepared(*backend, wte, V, C), N); });
 }
 
 mg_status mg_op_sum(mg_backend* backend, float* result, const float* x, int64_t count) {
