@@ -2,9 +2,9 @@
 
 #include <stdint.h>
 
-#include "failure.h"
-#include "sanitizers.h"
-#include "scheduler.h"
+#include "engine/failure.h"
+#include "engine/sanitizers.h"
+#include "engine/scheduler.h"
 #include "sim_ptx.h"
 
 namespace mgsim {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "failure.h"
-#include "sanitizers.h"
-#include "scheduler.h"
+#include "engine/failure.h"
+#include "engine/sanitizers.h"
+#include "engine/scheduler.h"
 #include "sim_atomics.h"
 
 namespace mgsim {
@@ -26,7 +26,7 @@ int block_barrier(Vote vote, int value, Site site) {
     s.barrier_site = site;
     s.vote = vote;
     s.votes += value != 0 ? 1 : 0;
-    void* const token = &s.barrier_tokens[s.barrier_phase & 1u];
+    void* const token = s.barrier_tokens->of_phase[s.barrier_phase & 1u];
     release(token);
     if (++s.at_barrier == s.count) {
         s.vote_result = vote == Vote::kAnd  ? s.votes == static_cast<int>(s.count)
@@ -98,7 +98,8 @@ void warp_barrier(unsigned mask, Site site) {
     const ThreadState& thread = scheduler.running();
     const int set = mask == 0 ? 0 : __builtin_ctz(mask);
     Warp& warp = scheduler.warps[thread.warp];
-    void* const token = &warp.tokens[set][warp.phase[set] & 1u];
+    if (warp.tokens[set] == nullptr) warp.tokens[set] = new_tokens();
+    void* const token = warp.tokens[set]->of_phase[warp.phase[set] & 1u];
     release(token);
     warp_collective(mask, nullptr, nullptr, site);
     acquire(token);

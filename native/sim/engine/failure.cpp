@@ -1,10 +1,10 @@
-#include "failure.h"
+#include "engine/failure.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "scheduler.h"
+#include "engine/scheduler.h"
 
 namespace mgsim {
 

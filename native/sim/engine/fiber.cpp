@@ -1,9 +1,9 @@
-#include "fiber.h"
+#include "engine/fiber.h"
 
 #include <sys/mman.h>
 
-#include "failure.h"
-#include "sanitizers.h"
+#include "engine/failure.h"
+#include "engine/sanitizers.h"
 
 #if defined(__x86_64__)
 // Saves what a function call must preserve on the stack that is left, and takes it from the other.

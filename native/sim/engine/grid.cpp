@@ -1,9 +1,9 @@
-#include "grid.h"
+#include "engine/grid.h"
 
-#include "sanitizers.h"
-#include "scheduler.h"
-#include "settings.h"
-#include "shared_memory.h"
+#include "engine/sanitizers.h"
+#include "engine/scheduler.h"
+#include "engine/settings.h"
+#include "engine/shared_memory.h"
 
 namespace mgsim {
 

@@ -1,18 +1,26 @@
-#include "scheduler.h"
+#include "engine/scheduler.h"
 
 #include <stdio.h>
 
+#include <algorithm>
 #include <numeric>
 
-#include "failure.h"
-#include "sanitizers.h"
-#include "shared_memory.h"
+#include "engine/failure.h"
+#include "engine/sanitizers.h"
+#include "engine/shared_memory.h"
 
 namespace mgsim {
 
 Current current;
 Scheduler& scheduler = *new Scheduler;  // never destroyed: a process may end while a test's threads still look at it
 void (*after_block)() = nullptr;
+
+// Tokens that no block has used yet, as far as they last: what one block's barrier released must not reach another block's.
+TokenPair* new_tokens() {
+    static TokenPair pairs[8192];
+    static size_t used = 0;
+    return &pairs[under_tsan() ? used++ % 8192 : 0];
+}
 
 unsigned Scheduler::draw(unsigned below) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
@@ -173,6 +181,8 @@ void Scheduler::run_block() {
         while (std::gcd(order_factor, count) != 1);
         order_offset = draw(count);
     }
+    barrier_tokens = new_tokens();
+    for (unsigned w = 0; w * 32 < count; ++w) std::fill_n(warps[w].tokens, 32, nullptr);
     if (under_tsan()) {  // every thread has a fiber of its own, and another one in each block
         const size_t shift = (current.block.x * 37 + current.block.y * 101 + current.block.z * 7) % all.size();
         idle.resize(all.size());

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "fiber.h"
+#include "engine/fiber.h"
 #include "sim_kernel.h"
 #include "sim_warp.h"
 
@@ -35,11 +35,18 @@ struct ThreadState : Thread {
     std::vector<PendingCopy> copies;
 };
 
+// What TSan is told a barrier by: each release of a token comes before an acquire of it.  Two, for a thread may be at the next
+// barrier before all have left this one.
+struct TokenPair {
+    alignas(8) char of_phase[2][8];
+};
+TokenPair* new_tokens();
+
 // What depends on a set of lanes is kept by its lowest lane: sets in use at a time do not overlap.
 struct Warp {
     unsigned alive = 0, waiting = 0;
     unsigned phase[32] = {};
-    char tokens[32][2] = {};
+    TokenPair* tokens[32] = {};  // null: not used in this block
 };
 
 struct Scheduler {
@@ -68,7 +75,8 @@ struct Scheduler {
     void (*run)(const void* function, void* arguments) = nullptr;
 
     // What TSan is told: a grid starts after what came before it, and is over before what comes after.
-    char start_token = 0, end_token = 0, barrier_tokens[2] = {};
+    char start_token = 0, end_token = 0;
+    TokenPair* barrier_tokens = nullptr;
     std::vector<const void*> atomics;  // numbers this block has used atomics on
 
     unsigned draw(unsigned below);

@@ -1,4 +1,4 @@
-#include "settings.h"
+#include "engine/settings.h"
 
 #include <stdlib.h>
 
@@ -18,6 +18,7 @@ Settings read() {
     s.devices = number("MGSIM_DEVICES", 1) != 0 ? 1 : 0;
     s.driver = static_cast<int>(number("MGSIM_DRIVER", 13000));
     s.capability = static_cast<int>(number("MGSIM_CAPABILITY", 90));
+    s.epilogues = number("MGSIM_EPILOGUES", 1) != 0;
     s.trace = number("MGSIM_TRACE", 0) != 0;
     return s;
 }

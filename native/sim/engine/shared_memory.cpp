@@ -1,13 +1,13 @@
-#include "shared_memory.h"
+#include "engine/shared_memory.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 
 #include <vector>
 
-#include "failure.h"
-#include "sanitizers.h"
-#include "scheduler.h"
+#include "engine/failure.h"
+#include "engine/sanitizers.h"
+#include "engine/scheduler.h"
 
 namespace mgsim {
 

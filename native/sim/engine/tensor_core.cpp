@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "failure.h"
-#include "sanitizers.h"
+#include "engine/failure.h"
+#include "engine/sanitizers.h"
 #include "sim_ptx.h"
 
 namespace mgsim {

@@ -1,6 +1,6 @@
 // Shuffles and votes, done once for the whole warp.
 
-#include "failure.h"
+#include "engine/failure.h"
 #include "sim_warp.h"
 
 namespace mgsim {

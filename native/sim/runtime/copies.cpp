@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "memory.h"
-#include "runtime.h"
+#include "runtime/memory.h"
+#include "runtime/runtime.h"
 
 namespace mgsim {
 

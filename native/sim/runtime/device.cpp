@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime.h"
-#include "settings.h"
+#include "runtime/runtime.h"
+#include "engine/settings.h"
 
 using mgsim::report;
 using mgsim::settings;

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "failure.h"
-#include "memory.h"
+#include "engine/failure.h"
+#include "runtime/memory.h"
 
 extern "C" {
 __attribute__((weak)) void __asan_poison_memory_region(const volatile void* address, size_t bytes);

@@ -1,6 +1,6 @@
 // Errors: the last one of each thread, names and texts.
 
-#include "runtime.h"
+#include "runtime/runtime.h"
 
 namespace mgsim {
 

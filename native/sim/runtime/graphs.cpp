@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime.h"
+#include "runtime/runtime.h"
 
 using mgsim::Lock;
 using mgsim::report;

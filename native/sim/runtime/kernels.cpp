@@ -2,11 +2,11 @@
 
 #include <map>
 
-#include "failure.h"
-#include "grid.h"
-#include "memory.h"
-#include "runtime.h"
-#include "settings.h"
+#include "engine/failure.h"
+#include "engine/grid.h"
+#include "runtime/memory.h"
+#include "runtime/runtime.h"
+#include "engine/settings.h"
 #include "sim_launch.h"
 
 namespace mgsim {

@@ -1,13 +1,13 @@
 // Allocation: device memory within the device's size, page-locked host memory, and what a pointer points to.
 
-#include "memory.h"
+#include "runtime/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "failure.h"
-#include "runtime.h"
-#include "settings.h"
+#include "engine/failure.h"
+#include "runtime/runtime.h"
+#include "engine/settings.h"
 
 namespace mgsim {
 

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "memory.h"
-#include "runtime.h"
+#include "runtime/memory.h"
+#include "runtime/runtime.h"
 
 namespace mgsim {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <memory>
 
-#include "runtime.h"
+#include "runtime/runtime.h"
 
 struct CUevent_st {
     CUstream_st* stream = nullptr;  // where it was recorded last; null: never
