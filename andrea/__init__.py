@@ -27,7 +27,10 @@ from .errors import (
 
 if TYPE_CHECKING:
     from ._library import (
+        CudaInfo,
         available_instruction_sets,
+        cuda_info,
+        engine_version,
         get_num_threads,
         instruction_set,
         set_num_threads,
@@ -42,6 +45,9 @@ _LAZY = {
     "GPT": "model",
     "Decoder": "decoder",
     "engine_memory": "memory",
+    "CudaInfo": "_library",
+    "cuda_info": "_library",
+    "engine_version": "_library",
     "set_num_threads": "_library",
     "get_num_threads": "_library",
     "instruction_set": "_library",
@@ -55,6 +61,7 @@ __all__ = [
     "ArgumentError",
     "CheckpointError",
     "ConfigError",
+    "CudaInfo",
     "DTypeError",
     "DataError",
     "Decoder",
@@ -68,8 +75,10 @@ __all__ = [
     "TokenizerError",
     "__version__",
     "available_instruction_sets",
+    "cuda_info",
     "engine_info",
     "engine_memory",
+    "engine_version",
     "get_num_threads",
     "instruction_set",
     "set_num_threads",
@@ -79,17 +88,23 @@ __all__ = [
 def engine_info() -> dict[str, Any]:
     """What runs here: native version, instruction set, threads and devices.
 
+    devices: "cpu", and the GPUs that models can be made on. gpu: the first GPU's name. no_gpu: why
+    none can be used. Either text is "" where the other is told.
+
     Raises:
         LibraryError: the native library cannot be loaded.
         DeviceError: MICROGPT_ISA asks for what is not there.
     """
     from . import _library
 
+    cuda = _library.cuda_info()
     return {
-        "version": _library.version(),
+        "version": _library.engine_version(),
         "isa": _library.instruction_set(),
         "threads": _library.get_num_threads(),
-        "devices": ["cpu"],
+        "devices": ["cpu", *cuda.devices],
+        "gpu": cuda.device_name if cuda.usable else "",
+        "no_gpu": "" if cuda.usable else cuda.reason,
     }
 
 

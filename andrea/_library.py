@@ -94,9 +94,14 @@ def check(status: int) -> None:
         raise _EXCEPTIONS.get(status, EngineError)(text)
 
 
-def version() -> str:
+def engine_version() -> str:
     """The native library's version."""
     return str(ffi.string(lib.mg_version()).decode())
+
+
+def abi_version() -> int:
+    """The version of the C interface, which grows whenever a signature changes."""
+    return int(lib.mg_abi_version())
 
 
 def instruction_set() -> str:

@@ -17,23 +17,30 @@ from .config import ModelConfig
 from .sizes import flops_per_token
 
 if TYPE_CHECKING:
+    from ._library import CudaInfo
     from .model import GPT
     from .trainconfig import TrainConfig
 
 # Large enough for matrix products to run as in a real model, small enough for a step in a blink.
 _PROBE_CONFIG = ModelConfig(vocab_size=512, block_size=128, n_layer=2, n_head=4, n_embd=256)
 _PROBE_BATCH = 8
+# A GPU is full at thousands of tokens only.
+_GPU_PROBE_CONFIG = ModelConfig(vocab_size=4096, block_size=512, n_layer=4, n_head=12, n_embd=768)
+_GPU_PROBE_BATCH = 16
 
 
 def measure_flops(*, device: str = "auto", precision: str = "auto", seconds: float = 0.7) -> float:
     """Floating-point operations per second that training reaches here, from a small model."""
     from .model import GPT
 
-    model = GPT(_PROBE_CONFIG, device=device, precision=precision)
-    tokens = _random_tokens(_PROBE_CONFIG, _PROBE_BATCH)
+    config, batch_size = _PROBE_CONFIG, _PROBE_BATCH
+    if is_gpu(device) and not _cuda().simulated:
+        config, batch_size = _GPU_PROBE_CONFIG, _GPU_PROBE_BATCH
+    model = GPT(config, device=device, precision=precision)
+    tokens = _random_tokens(config, batch_size)
     fastest = _time(lambda: model.forward_backward(tokens, tokens), seconds)
     model.close()
-    return flops_per_token(_PROBE_CONFIG, training=True) * tokens.size / fastest
+    return flops_per_token(config, training=True) * tokens.size / fastest
 
 
 def probe(model: GPT, config: TrainConfig, *, seconds: float = 1.0) -> float:
@@ -48,10 +55,27 @@ def probe(model: GPT, config: TrainConfig, *, seconds: float = 1.0) -> float:
     return config.accumulate * batch + update
 
 
-def available_memory() -> int | None:
-    """Bytes that this process may still take without swapping; None where nothing tells."""
+def is_gpu(device: str) -> bool:
+    """Whether a device's name means a GPU here; "auto" does where one can be used."""
+    return device.startswith("cuda") or (device == "auto" and _cuda().usable)
+
+
+def available_memory(device: str = "cpu") -> int | None:
+    """Bytes that this process may still take on a device; None where nothing tells.
+
+    On the CPU: without swapping, and within a container's limit.
+    """
+    if is_gpu(device):
+        cuda = _cuda()
+        return (cuda.memory_free or cuda.memory_total) or None
     found = [amount for amount in (_system_memory(), _cgroup_memory()) if amount is not None]
     return min(found, default=None)
+
+
+def _cuda() -> CudaInfo:
+    from ._library import cuda_info
+
+    return cuda_info()
 
 
 def _random_tokens(

@@ -142,11 +142,14 @@ def plan(
     train_tokens: int,
     flops_per_second: float | None = None,
     memory: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
 ) -> Plan:
     """Plan a run for a tokenized text, keeping what the user chose.
 
     flops_per_second is the measured speed (machine.measure_flops), memory the bytes that may be
-    used (machine.available_memory); without the first, an ordinary machine is assumed.
+    used on the device (machine.available_memory); without the first, an ordinary machine is
+    assumed.
 
     Raises:
         ConfigError: a choice is out of its range, choices contradict each other, or the model does
@@ -158,16 +161,17 @@ def plan(
     if seconds is None or speed is None:
         seconds, speed = _chosen(seconds, DEFAULT_SECONDS), _NOMINAL_SPEED
     work = _SHARE_OF_TRAINING * seconds * speed
+    room = _Room(memory, device, precision)
     smallest, *larger = shapes(choices, vocab_size, train_tokens)
     candidates = [
         candidate
         for candidate in larger
         if num_parameters(candidate) <= _PARAMETERS_PER_TEXT_TOKEN * train_tokens
-        and _fits(candidate, 1, memory)
+        and room.fits(candidate, 1)
     ]
     model = min([smallest, *candidates], key=lambda candidate: _distance(candidate, work))
     tokens = work / flops_per_token(model, training=True)
-    batch_size, accumulate = _batch(choices, model, tokens, train_tokens, memory)
+    batch_size, accumulate = _batch(choices, model, tokens, train_tokens, room)
     config = TrainConfig(
         batch_size=batch_size,
         accumulate=accumulate,
@@ -177,7 +181,7 @@ def plan(
         weight_decay=_chosen(choices.weight_decay, 0.1),
         seed=choices.seed,
     )
-    needed = memory_plan(model, batch_size)
+    needed = room.needed(model, batch_size)
     if memory is not None and needed["total"] > memory:
         raise ConfigError(
             f"training takes {_gigabytes(needed['total'])}, {_gigabytes(memory)} are free; "
@@ -200,12 +204,25 @@ def _distance(model: ModelConfig, work: float) -> float:
     return abs(math.log(tokens / num_parameters(model) / TOKENS_PER_PARAMETER))
 
 
-def _fits(model: ModelConfig, batch_size: int, memory: int | None) -> bool:
-    return memory is None or memory_plan(model, batch_size)["total"] <= _SHARE_OF_MEMORY * memory
+@dataclass(frozen=True)
+class _Room:
+    """A device's memory in bytes, None where it isn't known, and what models take of it."""
+
+    memory: int | None
+    device: str
+    precision: str
+
+    def needed(self, model: ModelConfig, batch_size: int) -> dict[str, int]:
+        return memory_plan(model, batch_size, device=self.device, precision=self.precision)
+
+    def fits(self, model: ModelConfig, batch_size: int) -> bool:
+        if self.memory is None:
+            return True
+        return self.needed(model, batch_size)["total"] <= _SHARE_OF_MEMORY * self.memory
 
 
 def _batch(
-    choices: Choices, model: ModelConfig, tokens: float, train_tokens: int, memory: int | None
+    choices: Choices, model: ModelConfig, tokens: float, train_tokens: int, room: _Room
 ) -> tuple[int, int]:
     """Sequences of a micro-batch, and micro-batches of a step."""
     low, high = _TOKENS_PER_STEP
@@ -216,7 +233,7 @@ def _batch(
     if choices.batch_size is not None:
         return choices.batch_size, accumulate
     batch_size = max(tokens_per_step // model.block_size // max(accumulate, 1), 1)
-    while batch_size > 1 and not _fits(model, batch_size, memory):
+    while batch_size > 1 and not room.fits(model, batch_size):
         batch_size //= 2
         if choices.accumulate is None:
             accumulate *= 2

@@ -88,9 +88,16 @@ def flops_per_token(config: ModelConfig, *, training: bool, length: int | None =
     return 3 * forward if training else forward
 
 
-def memory_plan(config: ModelConfig, batch_size: int, *, training: bool = True) -> dict[str, int]:
+def memory_plan(
+    config: ModelConfig,
+    batch_size: int,
+    *,
+    training: bool = True,
+    device: str = "auto",
+    precision: str = "auto",
+) -> dict[str, int]:
     """Bytes that the engine takes, by kind, for batches of batch_size x block_size; see
     `andrea.engine_memory`."""
     from .memory import engine_memory
 
-    return engine_memory(config, batch_size, training=training)
+    return engine_memory(config, batch_size, training=training, device=device, precision=precision)

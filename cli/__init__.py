@@ -15,7 +15,7 @@ from .errors import one_line_errors
 __all__ = ["main"]
 
 # Name of the command -> the module beside this file that defines it as `command`.
-_COMMANDS = ("train", "sample", "info", "completion")
+_COMMANDS = ("train", "sample", "info", "doctor", "completion")
 
 
 class Program(click.Group):
@@ -52,7 +52,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool)
     try:
         import andrea
 
-        engine = f"engine {andrea.engine_info()['version']}"
+        engine = f"engine {andrea.engine_version()}"
     except AndreaError as error:
         engine = f"engine unavailable: {error}"
     click.echo(f"andrea {package}, {engine}")

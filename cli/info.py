@@ -77,6 +77,8 @@ def _overview() -> dict[str, Any]:
         "andrea": andrea.__version__,
         "engine": engine["version"],
         "devices": engine["devices"],
+        "gpu": engine["gpu"],
+        "no_gpu": engine["no_gpu"],
         "instruction_set": engine["isa"],
         "instruction_sets": andrea.available_instruction_sets(),
         "threads": engine["threads"],

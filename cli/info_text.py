@@ -30,6 +30,7 @@ def _overview(facts: dict[str, Any], width: int) -> Iterator[str]:
         [
             ("andrea", f"{machine['andrea']}, engine {machine['engine']}"),
             ("devices", ", ".join(machine["devices"])),
+            ("gpu", machine["gpu"] or f"none: {machine['no_gpu']}"),
             (
                 "instructions",
                 f"{machine['instruction_set']} (of {', '.join(machine['instruction_sets'])})",

@@ -83,7 +83,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
     plan = _with_speed(plan, model, display)
     display.rows(
         [
-            machine_row(model),
+            machine_row(model, device),
             *text_rows(request, data),
             *plan_rows(plan, datetime.datetime.now()),
             ("run", shell_path(folder)),
@@ -134,7 +134,9 @@ def _plan(
         vocab_size=data.tokenizer.vocab_size,
         train_tokens=len(data.train),
         flops_per_second=speed,
-        memory=available_memory(),
+        memory=available_memory(device),
+        device=device,
+        precision=precision,
     )
 
 

@@ -176,18 +176,23 @@ data_options = stack(
 )
 
 machine_options = stack(
-    option("--device", section="Machine", metavar="NAME", help="auto or cpu.  [default: auto]"),
+    option(
+        "--device",
+        section="Machine",
+        metavar="NAME",
+        help="auto, cpu, cuda or cuda:N; auto is a GPU where one can be used.  [default: auto]",
+    ),
     option(
         "--precision",
         section="Machine",
         metavar="NAME",
-        help="auto, fp32 or bf16; auto is bf16 where the processor has it.  [default: auto]",
+        help="auto, fp32 or bf16; auto is bf16 where the device has it.  [default: auto]",
     ),
     option(
         "--threads",
         section="Machine",
         type=at_least_1,
-        help="Threads of the engine.  [default: one per core]",
+        help="Threads of the engine on the CPU.  [default: one per core]",
     ),
 )
 

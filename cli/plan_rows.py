@@ -16,16 +16,28 @@ if TYPE_CHECKING:
 _INSTRUCTION_SETS = {"avx2": "AVX2", "avx512": "AVX-512", "avx512bf16": "AVX-512 BF16"}
 
 
-def machine_row(model: GPT) -> tuple[str, str]:
-    """Device, precision, threads and instruction set in one line."""
+def machine_row(model: GPT, asked: str) -> tuple[str, str]:
+    """Device, precision, threads and instruction set in one line; and where the choice was left to
+    Andrea (`asked` is "auto") and fell on the CPU, why."""
     import andrea
 
+    if model.device != "cpu":
+        return "machine", model.description
     engine = andrea.engine_info()
-    parts = [model.device, model.precision, plural(engine["threads"], "thread")]
-    if model.device == "cpu":
-        isa = str(engine["isa"])
-        parts.append(f"{_INSTRUCTION_SETS.get(isa, isa)} instructions")
-    return "machine", ", ".join(parts)
+    isa = str(engine["isa"])
+    parts = [
+        model.device,
+        model.precision,
+        plural(engine["threads"], "thread"),
+        f"{_INSTRUCTION_SETS.get(isa, isa)} instructions",
+    ]
+    why = f"; no GPU: {brief(engine['no_gpu'])}" if asked == "auto" and engine["no_gpu"] else ""
+    return "machine", ", ".join(parts) + why
+
+
+def brief(reason: str) -> str:
+    """The first part of a sentence that goes on with advice."""
+    return reason.partition(";")[0].partition(" (")[0]
 
 
 def shape(config: ModelConfig) -> str:

@@ -17,6 +17,7 @@ from .texts import TextRequest, data_record, prepare_text, text_rows
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
+    from andrea.model import GPT
     from andrea.runs import RunFolder
     from andrea.training import TrainConfig, TrainState
 
@@ -27,7 +28,6 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
     Raises:
         AndreaError: there is no such run, or it cannot go on with these options.
     """
-    from andrea.model import GPT
     from andrea.runs import RunFolder
 
     if options["out"] is not None:
@@ -42,12 +42,12 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
         data = _prepare(options, run, request, display, changes)
         data.tokenizer.encode(record["sample_prompt"] or "")
         display.activity("loading the model")
-        model = GPT(run.info.model, device=record["device"], precision=record["precision"])
+        model = _model(run, record, is_device_named=options["device"] is not None)
         record |= request.to_record() | data_record(data)
         state = run.resume(model, config=config, record=record)
         display.rows(
             [
-                machine_row(model),
+                machine_row(model, record["device"]),
                 *text_rows(request, data),
                 ("model", f"{shape(model.config)}: {model.num_parameters:,} parameters"),
                 ("training", _remaining(config, state)),
@@ -58,6 +58,19 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
         display.line()
         prompt = record["sample_prompt"]
         return Session(model, data, config, run, state, prompt, display, stop).follow()
+
+
+def _model(run: RunFolder, record: Mapping[str, Any], *, is_device_named: bool) -> GPT:
+    """A model on the run's device, which may be missing where the run is continued."""
+    from andrea.errors import DeviceError
+    from andrea.model import GPT
+
+    try:
+        return GPT(run.info.model, device=record["device"], precision=record["precision"])
+    except DeviceError as error:
+        if is_device_named or record["device"] in ("auto", "cpu"):
+            raise
+        raise Failure(f"{error}; to go on here, add --device cpu or --device auto") from error
 
 
 def _refuse_nothing_to_do(config: TrainConfig, run: RunFolder) -> None:

@@ -1,0 +1,417 @@
+"""Arrays of a GPU's memory, both ways: the engine's as CuPy's, and callers' as batches.
+
+What needs no driver runs everywhere CuPy is, or against a stand-in for it; what needs a device runs
+where the library has one, real or simulated.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import andrea
+from andrea import ArgumentError, DeviceError, DTypeError, StateError
+from andrea.arrays import gpu_view, token_array
+from andrea.device_arrays import current_stream, device_array
+
+CONFIG = andrea.ModelConfig(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=8)
+INPUTS = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.int32)
+TARGETS = np.array([[2, 3, 4, 5], [6, 7, -1, 9]], np.int32)
+
+
+class Interface:
+    """An array that lies at an address, as libraries of arrays on GPUs describe theirs."""
+
+    def __init__(self, array: np.ndarray[Any, Any], address: int = 0, **changes: Any) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "typestr": array.dtype.str,
+            "shape": array.shape,
+            "data": (address or array.ctypes.data, False),
+            "strides": None,
+            "stream": None,
+            **changes,
+        }
+
+
+# ---- the engine's memory as CuPy's arrays
+
+
+class FakeCupy:
+    """The four names of CuPy that a view is made of; they note what they were given."""
+
+    class ndarray:
+        def __init__(self, shape: Any, dtype: Any, memptr: Any) -> None:
+            self.shape, self.dtype, self.memptr = shape, dtype, memptr
+
+    def __init__(self) -> None:
+        self.dtype = np.dtype
+        self.cuda = SimpleNamespace(
+            UnownedMemory=lambda address, size, owner, device_id: SimpleNamespace(
+                address=address, size=size, owner=owner, device_id=device_id
+            ),
+            MemoryPointer=lambda memory, offset: SimpleNamespace(mem=memory, offset=offset),
+            get_current_stream=lambda: SimpleNamespace(ptr=77),
+        )
+
+
+class Owner:
+    """Something that can be seen to die."""
+
+
+def test_a_view_is_made_of_memory_with_an_owner_and_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    owner = Owner()
+    array = gpu_view(owner, 4096, (3, 5), np.float32, 2)
+    memory = array.memptr.mem
+    assert (array.shape, array.dtype, array.memptr.offset) == ((3, 5), np.float32, 0)
+    assert (memory.address, memory.size, memory.device_id) == (4096, 60, 2)
+    assert memory.owner is owner
+    assert current_stream() == 77
+
+
+def test_a_cupy_array_needs_no_driver_and_keeps_its_owner() -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    owner = Owner()
+    died = weakref.ref(owner)
+    array = gpu_view(owner, 4096, (3, 5), np.float32, 0)
+    row, flat = array[1], array.reshape(-1)
+    assert isinstance(array, cupy.ndarray) and array.flags.c_contiguous
+    assert (array.shape, array.dtype, array.strides) == ((3, 5), np.float32, (20, 4))
+    assert (array.data.ptr, row.data.ptr, flat.nbytes) == (4096, 4116, 60)
+    del owner, array, row
+    gc.collect()
+    assert died() is not None  # flat still uses the memory
+    del flat
+    gc.collect()
+    assert died() is None
+
+
+def test_a_cupy_array_of_bfloat16() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    array = gpu_view(Owner(), 4096, (2, 3, 4), ml_dtypes.bfloat16, 0)
+    assert (array.dtype, array.nbytes) == (np.dtype(ml_dtypes.bfloat16), 48)
+
+
+def test_without_cupy_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceError, match=r'pip install "andrea\[cuda\]".*read\(\) and write\(\)'):
+        gpu_view(Owner(), 4096, (1,), np.float32, 0)
+    assert current_stream() is None
+
+
+def test_andrea_alone_imports_no_cupy() -> None:
+    import subprocess
+
+    code = (
+        "import sys, numpy, andrea; m = andrea.GPT(andrea.ModelConfig(5, 4, 1, 1, 4)); "
+        "m.parameters(); m.train_step([[1, 2]], [[2, 3]], learning_rate=0.1); "
+        "print('cupy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
+# ---- callers' arrays
+
+
+def test_an_array_of_a_gpu_is_described() -> None:
+    for stream, meant in ((None, None), (1, 0), (2, 2), (4711, 4711)):
+        value = Interface(INPUTS, 512, stream=stream)
+        found = device_array("inputs", value, ndim=2)
+        assert found is not None and found.owner is value
+        assert (found.address, found.shape, found.stream) == (512, (2, 4), meant)
+    old = Interface(INPUTS, 512, version=2)
+    del old.__cuda_array_interface__["stream"]
+    found = device_array("inputs", old, ndim=2)
+    assert found is not None and found.stream == 0  # it doesn't say: the default one
+    contiguous = Interface(INPUTS, strides=(16, 4))
+    assert device_array("inputs", contiguous, ndim=2) is not None
+    one_row = Interface(INPUTS[:1], strides=(999, 4))
+    assert device_array("inputs", one_row, ndim=2) is not None
+
+
+WRONG = {
+    "an old interface": ({"version": 1}, ArgumentError, "version 1"),
+    "int64": ({"typestr": "<i8"}, DTypeError, "int32.*<i8"),
+    "big-endian": ({"typestr": ">i4"}, DTypeError, "int32"),
+    "floats": ({"typestr": "<f4"}, DTypeError, "int32"),
+    "one dimension": ({"shape": (8,)}, ArgumentError, "2 dimensions"),
+    "nothing": ({"shape": (2, 0)}, ArgumentError, "empty"),
+    "columns first": ({"strides": (4, 8)}, ArgumentError, "contiguous"),
+    "every second column": ({"strides": (32, 8)}, ArgumentError, "contiguous"),
+    "a mask": ({"mask": object()}, ArgumentError, "contiguous"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_kernel_could_not_read_is_refused(case: str) -> None:
+    changes, error, text = WRONG[case]
+    with pytest.raises(error, match=text) as caught:
+        device_array("inputs", Interface(INPUTS, **changes), ndim=2)
+    assert "\n" not in str(caught.value)
+
+
+class Dlpack:
+    """An array that speaks DLPack and nothing else."""
+
+    def __init__(self, array: np.ndarray[Any, Any], device: int) -> None:
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+    def __dlpack__(self, **settings: Any) -> Any:
+        if self.device != 1:
+            raise BufferError("not on the host")
+        return self.array.__dlpack__(**settings)
+
+
+def test_dlpack_of_a_gpu_goes_through_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = FakeCupy()
+    taken = Interface(INPUTS, 512)
+    cupy.from_dlpack = lambda value: taken  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    found = device_array("inputs", Dlpack(INPUTS, 2), ndim=2)
+    assert found is not None and (found.address, found.owner) == (512, taken)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceError, match="CuPy"):
+        device_array("inputs", Dlpack(INPUTS, 2), ndim=2)
+
+
+def test_dlpack_of_the_host_is_an_array_like_any_other() -> None:
+    assert device_array("inputs", Dlpack(INPUTS, 1), ndim=2) is None
+    array = token_array("inputs", Dlpack(INPUTS, 1), ndim=2)
+    assert array.ctypes.data == INPUTS.ctypes.data
+    with pytest.raises(ArgumentError, match="DLPack"):
+        token_array("inputs", Dlpack(INPUTS, 10), ndim=2)
+    model = andrea.GPT(CONFIG, device="cpu", precision="fp32")
+    loss = model.forward(INPUTS, TARGETS)
+    assert model.forward(Dlpack(INPUTS, 1), Dlpack(TARGETS, 1)) == loss
+
+
+def test_a_model_on_the_cpu_takes_nothing_of_a_gpu() -> None:
+    model = andrea.GPT(CONFIG, device="cpu")
+    for inputs, targets in ((Interface(INPUTS), TARGETS), (INPUTS, Interface(TARGETS))):
+        with pytest.raises(DeviceError, match=r"is on a GPU.*\.get\(\)"):
+            model.forward(inputs, targets)
+        with pytest.raises(DeviceError, match=r"is on a GPU"):
+            model.train_step(inputs, targets, learning_rate=0.1)
+    with pytest.raises(DeviceError, match=r"tokens is on a GPU"):
+        model.logits(Interface(INPUTS))
+
+
+# ---- on a device, real or simulated
+
+
+def devices() -> list[str]:
+    return ["cpu", *(["cuda"] if andrea.cuda_info().usable else [])]
+
+
+@pytest.fixture
+def cuda_arrays() -> Any:
+    """Puts arrays into the device's memory: a function, and the arrays it made as int32."""
+    if not andrea.cuda_info().usable:
+        pytest.skip(f"no CUDA device: {andrea.cuda_info().reason}")
+    from andrea._library import check, ffi, lib
+
+    backend = ffi.new("mg_backend **")
+    check(lib.mg_backend_create(b"cuda", b"fp32", backend))
+    allocated = []
+
+    def put(array: np.ndarray[Any, Any], **changes: Any) -> Interface:
+        memory = ffi.new("void **")
+        check(lib.mg_backend_allocate(backend[0], array.nbytes, memory))
+        allocated.append(memory[0])
+        source = ffi.cast("const void *", array.ctypes.data)
+        check(lib.mg_backend_copy_in(backend[0], memory[0], source, array.nbytes))
+        return Interface(array, int(ffi.cast("uintptr_t", memory[0])), **changes)
+
+    yield put
+    for memory in allocated:
+        lib.mg_backend_release(backend[0], memory)
+    lib.mg_backend_free(backend[0])
+
+
+def cuda_model(precision: str = "fp32") -> andrea.GPT:
+    return andrea.GPT(CONFIG, device="cuda", precision=precision, seed=4)
+
+
+@pytest.mark.parametrize("stream", [None, 1])
+def test_batches_on_the_device_train_like_those_of_the_host(cuda_arrays: Any, stream: Any) -> None:
+    inputs, targets = cuda_arrays(INPUTS, stream=stream), cuda_arrays(TARGETS, stream=stream)
+    ours, theirs = cuda_model(), cuda_model()
+    assert ours.forward(inputs, targets) == theirs.forward(INPUTS, TARGETS)
+    for _ in range(3):
+        loss = ours.train_step(inputs, targets, learning_rate=0.01)
+        assert loss == theirs.train_step(INPUTS, TARGETS, learning_rate=0.01)
+        assert ours.last_gradient_norm == theirs.last_gradient_norm > 0
+    for name, values in theirs.read().items():
+        assert ours.read()[name].tobytes() == values.tobytes(), name
+    logits = ours.logits(inputs)
+    logits = logits if isinstance(logits, np.ndarray) else logits.get()
+    assert logits.tobytes() == theirs.logits(INPUTS).tobytes()
+
+
+def test_wrong_ids_on_the_device_are_told_when_the_loss_is_asked_for(cuda_arrays: Any) -> None:
+    model = cuda_model()
+    before = {name: values.tobytes() for name, values in model.read().items()}
+    good, targets = cuda_arrays(INPUTS), cuda_arrays(TARGETS)
+    for wrong in (INPUTS + 9, INPUTS - 3):
+        with pytest.raises(ArgumentError, match="vocabulary"):
+            model.forward(cuda_arrays(wrong), targets)
+        with pytest.raises(ArgumentError, match="vocabulary"):
+            model.train_step(cuda_arrays(wrong), targets, learning_rate=0.1)
+        assert np.isnan(model.last_gradient_norm)
+    with pytest.raises(ArgumentError, match="-1"):
+        model.forward_backward(good, cuda_arrays(np.full_like(TARGETS, -1)))
+    model.step(0.1)
+    assert model.step_count == 0
+    assert {name: values.tobytes() for name, values in model.read().items()} == before
+    assert np.isfinite(model.train_step(good, targets, learning_rate=0.1))
+
+
+def test_one_batch_lies_in_one_place(cuda_arrays: Any) -> None:
+    model = cuda_model()
+    with pytest.raises(ArgumentError, match="both"):
+        model.forward(cuda_arrays(INPUTS), TARGETS)
+    with pytest.raises(ArgumentError, match="one shape"):
+        model.forward(cuda_arrays(INPUTS), cuda_arrays(TARGETS[:, :3].copy()))
+    with pytest.raises(ArgumentError, match="block_size"):
+        model.forward(*[cuda_arrays(np.zeros((1, 7), np.int32))] * 2)
+
+
+# ---- activations, on any device
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("device", devices())
+def test_activations_are_views_with_names(device: str, precision: str) -> None:
+    model = andrea.GPT(CONFIG, device=device, precision=precision, seed=4)
+    if device == "cuda" and not andrea.cuda_info().simulated:
+        pytest.importorskip("cupy", reason="CuPy is not installed")
+    with pytest.raises(StateError, match="forward"):
+        model.activations()
+    loss = model.forward(INPUTS, TARGETS)
+    found = model.activations()
+    assert len(found) == len(set(found))
+    host = {name: a if isinstance(a, np.ndarray) else a.get() for name, a in found.items()}
+    assert host["h.0.input"].shape == (2, 4, 8) and host["h.0.attn.c_attn"].shape == (2, 4, 24)
+    assert host["h.1.mlp.c_fc"].shape == (2, 4, 32) and host["ln_f.rstd"].shape == (2, 4)
+    weights = model.read()
+    expected = weights["wte.weight"][INPUTS] + weights["wpe.weight"][:4]
+    assert np.allclose(host["h.0.input"], expected, atol=1e-6)
+    assert host["losses"].sum() / 7 == pytest.approx(loss, rel=1e-6)
+    of_layers = host["h.0.attn.c_attn"].dtype
+    assert of_layers.itemsize == (4 if precision == "fp32" else 2)
+    assert host["h.0.middle"].dtype == host["h.1.ln_2.mean"].dtype == np.float32
+    model.backward()
+    with pytest.raises(StateError, match="forward"):
+        model.activations()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_views_of_activations_outlive_everything(device: str) -> None:
+    if device == "cuda" and not andrea.cuda_info().simulated:
+        pytest.importorskip("cupy", reason="CuPy is not installed")
+    model = andrea.GPT(CONFIG, device=device, precision="fp32", seed=4)
+    model.forward(INPUTS, TARGETS)
+    array = model.activations()["h.0.input"][1:]
+    before = array.copy()
+    with pytest.raises(StateError, match="alive"):
+        model.forward(np.zeros((8, 6), np.int32), np.zeros((8, 6), np.int32))
+    with pytest.raises(StateError, match="alive"):
+        model.logits(np.zeros((8, 6), np.int32))
+    model.forward(INPUTS, TARGETS)  # no larger: the memory stays
+    model.close()
+    del model
+    gc.collect()
+    assert (array == before).all()
+    other = andrea.GPT(CONFIG, device=device, precision="fp32")
+    other.forward(INPUTS, TARGETS)
+    other.activations()
+    gc.collect()
+    other.forward(np.zeros((8, 6), np.int32), np.zeros((8, 6), np.int32))  # no view is left
+
+
+# ---- copies, and work that is queued
+
+
+@pytest.mark.parametrize("device", devices())
+def test_copies_go_both_ways_on_any_device(device: str) -> None:
+    ours = andrea.GPT(CONFIG, device=device, precision="fp32", seed=4)
+    theirs = andrea.GPT(CONFIG, device=device, precision="fp32", seed=5)
+    ours.train_step(INPUTS, TARGETS, learning_rate=0.01)
+    ours.forward_backward(INPUTS, TARGETS)
+    for kind in ("parameters", "gradients", "first_moments", "second_moments"):
+        values = ours.read(kind)
+        assert any(array.any() for array in values.values())
+        theirs.write(values, kind)
+        for name, array in theirs.read(kind).items():
+            assert array.tobytes() == values[name].tobytes() and array.flags.owndata
+            assert np.asarray(ours.tensors(kind)[name]).tobytes() == array.tobytes()
+    theirs.step_count = ours.step_count
+    assert theirs.forward(INPUTS, TARGETS) == ours.forward(INPUTS, TARGETS)
+    assert theirs.step(0.01) == ours.step(0.01)
+    before = ours.read()
+    ours.write({"ln_f.bias": np.ones(8)})
+    assert (ours.read()["ln_f.bias"] == 1).all()
+    ours.write(before)
+    good = np.zeros(8)
+    for wrong in ({"ln_f.bias": good, "lm_head": good}, {"ln_f.bias": good, "ln_f.weight": [1.0]}):
+        with pytest.raises(ArgumentError):
+            ours.write(wrong)
+        assert ours.read()["ln_f.bias"].tobytes() == before["ln_f.bias"].tobytes()
+    with pytest.raises(ArgumentError, match="first_moments"):
+        ours.read("moments")
+
+
+@pytest.mark.parametrize("device", devices())
+def test_queued_steps_are_the_same_steps(device: str) -> None:
+    queued, waiting = (andrea.GPT(CONFIG, device=device, precision="fp32", seed=4) for _ in "ab")
+    assert np.isnan(queued.last_gradient_norm)
+    for _ in range(4):
+        inputs, targets = INPUTS.copy(), TARGETS.copy()
+        assert queued.forward_backward(inputs, targets, 0.5, wait=False) is None
+        inputs[:] = targets[:] = 0  # the engine has taken them
+        assert queued.forward_backward(INPUTS, TARGETS, 0.5, wait=False) is None
+        assert queued.step(0.01, wait=False) is None
+        loss = waiting.forward_backward(INPUTS, TARGETS, 0.5)
+        assert waiting.forward_backward(INPUTS, TARGETS, 0.5) == loss
+        norm = waiting.step(0.01)
+    assert (queued.loss(), queued.last_gradient_norm) == (loss, norm)
+    assert queued.step_count == waiting.step_count == 4
+    assert queued.forward(INPUTS, TARGETS, wait=False) is None
+    assert queued.loss() == waiting.forward(INPUTS, TARGETS)
+    queued.backward()
+    queued.zero_gradients()
+    assert not any(array.any() for array in queued.read("gradients").values())
+    queued.synchronize()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_model_names_its_stream(device: str) -> None:
+    model = andrea.GPT(CONFIG, device=device)
+    assert model.__cuda_stream__() == (0, model.stream)
+    assert (model.stream == 0) == (device == "cpu")
+    assert device in model.description and model.precision in model.description
+
+
+def test_the_cpu_is_no_gpu() -> None:
+    info = andrea.cuda_info()
+    assert info.usable == bool(info.devices) and (info.usable or info.reason)
+    assert "\n" not in info.reason
+    if not info.usable:
+        with pytest.raises(DeviceError, match="cuda"):
+            andrea.GPT(CONFIG, device="cuda")
+        assert andrea.GPT(CONFIG).device == "cpu"
