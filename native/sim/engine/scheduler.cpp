@@ -154,7 +154,7 @@ void Scheduler::prepare(unsigned threads_of_block) {
     }
     atomics.reserve(1024);
     if (under_tsan()) {
-        while (all.size() < count) all.push_back(new_fiber());
+        while (all.size() < 2 * count) all.push_back(new_fiber());
         main.tsan = __tsan_get_current_fiber();
         __tsan_release(&start_token);
     }
@@ -183,10 +183,12 @@ void Scheduler::run_block() {
     }
     barrier_tokens = new_tokens();
     for (unsigned w = 0; w * 32 < count; ++w) std::fill_n(warps[w].tokens, 32, nullptr);
-    if (under_tsan()) {  // every thread has a fiber of its own, and another one in each block
-        const size_t shift = (current.block.x * 37 + current.block.y * 101 + current.block.z * 7) % all.size();
-        idle.resize(all.size());
-        for (size_t i = 0; i < all.size(); ++i) idle[i] = all[(i + shift) % all.size()];
+    if (under_tsan()) {
+        // Every thread has a fiber of its own, and neighbouring blocks have none in common: what a fiber has done is ordered, and
+        // through the barriers of its later block the order would reach all of that block's threads.
+        second_half = !second_half;
+        const auto first = all.begin() + (second_half ? static_cast<std::ptrdiff_t>(count) : 0);
+        idle.assign(first, first + static_cast<std::ptrdiff_t>(count));
     }
     resume(next(), main, false);
     if (after_block != nullptr) after_block();

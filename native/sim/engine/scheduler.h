@@ -52,6 +52,7 @@ struct Warp {
 struct Scheduler {
     Fiber main;  // the stack that started the grid
     std::vector<Fiber*> all, idle;
+    bool second_half = false;  // of all, whose turn it is under TSan
     std::vector<ThreadState> threads;
     std::vector<Warp> warps;
     unsigned count = 0, started = 0, done = 0;  // threads of this block
