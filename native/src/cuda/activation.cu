@@ -3,8 +3,8 @@
 //   gelu(x) = 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3)
 //           = x s with s = 1 / (1 + exp(-2u)), which keeps the relative error small where gelu goes to 0
 //   gelu'(x) = s + x s (1 - s) 2 u'
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 namespace mg::cuda {

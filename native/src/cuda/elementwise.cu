@@ -1,7 +1,7 @@
 // Small things around products.  All are bound by memory, with one or two operations a number: convert moves 6 bytes a number,
 // add 12, add_bias two Elements (the bias stays in cache), column_sums reads one Element.
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 namespace mg::cuda {

@@ -4,8 +4,8 @@
 //   backward  dwte[tokens[row]] += dout[row]; dwpe[row % T] += dout[row]
 // A sum has one owner, so it has one order and takes no atomics: a row of dwpe belongs to the threads of its columns, a row of
 // dwte to the block that finds a row of dout to be the first with its token.
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 namespace mg::cuda {

@@ -2,8 +2,8 @@
 // out (the second read of a row comes from the L2 cache), and two exponentials with about 30 operations: in Bf16 both limits are near.
 //   loss = log(sum(exp(l))) - l[target], with the row's maximum taken out first; 0 where the target is -1
 //   gradient scale (softmax(l) - onehot(target)), over the row's own logits from its first byte on; 0 where the target is -1
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 namespace mg::cuda {
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kMostThreads) loss_rows_kernel(float* losses, 
     if (scale == nullptr) return;
 
     const float factor = *scale / sum;
-    float values[kWidth], next[kWidth];
+    float values[kWidth], next[kWidth] = {};
     if (own < stride) load(next, l + own);
     for (int64_t begin = 0; begin < stride; begin += tile) {
         const int64_t c = begin + own;

@@ -6,8 +6,8 @@
 // A row is read once, into the registers of one warp, or of several where it is wide.  The sums over rows go to dgamma and dbeta
 // in one launch, in two levels: each block adds up its rows, the last block to finish of every 16 those blocks' sums, and the
 // last of these the sums of all: so no block has to read more than a few hundred kilobytes at the end.
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 namespace mg::cuda {

@@ -4,8 +4,8 @@
 //   p *= 1 - lr wd;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
 //   p -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 // What varies from step to step is read from the device's memory, so that a recorded launch serves every step.
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 namespace mg::cuda {

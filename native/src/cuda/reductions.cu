@@ -1,7 +1,7 @@
 // Sums over long arrays: 4 bytes of memory a number and one or two operations, which memory bounds by far even though they are in
 // double.  Each is one launch: a block adds up its share, and the last block to finish adds up what the others have found.
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 namespace mg::cuda {
