@@ -1,4 +1,4 @@
-"""What this machine can do at most: multiply-adds in registers, and reading memory."""
+"""What a CPU or GPU can do at most: multiply-adds in registers, large products, reading memory."""
 
 from __future__ import annotations
 
@@ -38,11 +38,70 @@ class PeakProducts:
 
     def _run(self) -> None:
         self._device.call("peak_products", self._rounds, self._operations)
+        self._device.synchronize()
 
     def measure(self, repeats: int = 1) -> float:
         """The median of some timings."""
         seconds = statistics.median(_seconds_of(self._run) for _ in range(repeats))
         return float(self._operations[0]) / seconds
+
+
+class LargeProduct:
+    """Operations per second of a square linear layer, as large as is worth while: up to 8192.
+
+    What a GPU's products can reach: its best instructions are cuBLASLt's, not those of
+    PeakProducts.
+    """
+
+    def __init__(self, device: EngineOps) -> None:
+        self._device = device
+        self._size, self._passes = 128, 1
+        seconds = 0.0
+        while self._size < 8192 and seconds < _SECONDS / 4:
+            device.release()
+            self._size *= 2
+            self._prepare()
+            self._run()
+            seconds = _seconds_of(self._run)
+        self._passes = max(1, round(_SECONDS / seconds))
+
+    def _prepare(self) -> None:
+        size, device = self._size, self._device
+        x, y = device.elements(size * size), device.elements(size * size)
+        self._operands = (y, x, device.floats(size * size), device.floats(size), size, size, size)
+
+    def _run(self) -> None:
+        for _ in range(self._passes):
+            self._device.call("linear_forward", *self._operands)
+        self._device.synchronize()
+
+    def measure(self, repeats: int = 1) -> float:
+        """The median of some timings."""
+        seconds = statistics.median(_seconds_of(self._run) for _ in range(repeats))
+        return 2.0 * self._size**3 * self._passes / seconds
+
+
+class ProductRate:
+    """What products are held against: on a CPU multiply-adds in registers; on a GPU these or a
+    large product, whichever is more."""
+
+    def __init__(self, precision: str, device: str) -> None:
+        self._own = EngineOps(precision, device)
+        self._registers = PeakProducts(self._own)
+        self._product = LargeProduct(self._own) if self._own.is_gpu else None
+
+    def close(self) -> None:
+        self._own.close()
+
+    def measure(self, repeats: int = 1) -> float:
+        return max(self.parts(repeats).values())
+
+    def parts(self, repeats: int = 1) -> dict[str, float]:
+        """Both figures by name."""
+        found = {"registers": self._registers.measure(repeats)}
+        if self._product is not None:
+            found["large product"] = self._product.measure(repeats)
+        return found
 
 
 class ReadBandwidth:
@@ -62,6 +121,7 @@ class ReadBandwidth:
     def _run(self) -> None:
         for _ in range(self._passes):
             self._device.call("read", self._result, self._memory, self._size)
+        self._device.synchronize()
 
     def measure(self, repeats: int = 1) -> float:
         """The median of some timings."""
@@ -79,37 +139,47 @@ def beyond_the_caches() -> int:
     return max(_SMALLEST_BUFFER, 4 * largest)
 
 
-def available_precisions() -> list[str]:
-    """The precisions that this build's CPU backend has."""
+def available_precisions(device: str) -> list[str]:
+    """The precisions that this build has on the device.
+
+    Raises:
+        DeviceError: there is no such device.
+    """
     found = []
     for precision in ("fp32", "bf16"):
         try:
-            EngineOps(precision).close()
+            EngineOps(precision, device).close()
         except andrea.DeviceError:
+            if device != "cpu" and not found:
+                raise
             continue
         found.append(precision)
     return found
 
 
-def machine_limits(precisions: list[str], thread_counts: list[int]) -> Measurement:
+def machine_limits(precisions: list[str], thread_counts: list[int], device: str) -> Measurement:
     """Peak and bandwidth for each number of threads, and what others used of the cores meanwhile.
 
     Returns:
         {"flops": {precision: {threads: operations/s}}, "bandwidth": {threads: bytes/s}, ...};
-        numbers of threads are text, as JSON has them.
+        numbers of threads are text, as JSON has them. A GPU's don't depend on them; of what its
+        products can reach, "products" has the parts.
     """
     flops: dict[str, dict[str, float]] = {precision: {} for precision in precisions}
+    parts: dict[str, dict[str, float]] = {}
     bandwidth: dict[str, float] = {}
-    result: dict[str, Any] = {"flops": flops, "bandwidth": bandwidth}
-    devices = [EngineOps(precision) for precision in precisions]
-    reader = ReadBandwidth(devices[0], beyond_the_caches())
+    result: dict[str, Any] = {"flops": flops, "bandwidth": bandwidth, "products": parts}
+    rates = {precision: ProductRate(precision, device) for precision in precisions}
+    memory = EngineOps(precisions[0], device)
+    reader = ReadBandwidth(memory, beyond_the_caches())
     watch = CoreWatch()
     for threads in sorted(set(thread_counts)):
         andrea.set_num_threads(threads)
-        for device in devices:
-            flops[device.precision][str(threads)] = PeakProducts(device).measure(_REPEATS)
+        for precision, rate in rates.items():
+            parts[precision] = rate.parts(_REPEATS)
+            flops[precision][str(threads)] = max(parts[precision].values())
         bandwidth[str(threads)] = reader.measure(_REPEATS)
     result["others_share"] = watch.others_share()
-    for device in devices:
-        device.close()
+    for own in (*rates.values(), memory):
+        own.close()
     return result

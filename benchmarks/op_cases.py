@@ -1,13 +1,15 @@
 """Every op of a training step at a shape: how to call it, and its least work in FLOPs and bytes.
 
 FLOPs are those of matrix products and attention, causal halves only; bytes are every operand once,
-float32 where the engine keeps float32 and E bytes an element elsewhere. N = B T rows.
+float32 where the engine keeps float32 and E bytes an element elsewhere; W bytes a number of a
+weight: a GPU multiplies a copy in its precision. N = B T rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,13 +62,17 @@ def _null(_device: EngineOps) -> Any:
     return ffi.NULL
 
 
-def op_cases(shape: Shape, element_bytes: int) -> list[OpCase]:
+def _steady(count: int) -> Callable[[EngineOps], Any]:
+    return lambda device: device.steady_elements(count)
+
+
+def op_cases(shape: Shape, element_bytes: int, weight_bytes: int = 4) -> list[OpCase]:
     """The ops of a step in the order of forward, backward and update; then those of decoding."""
     return [
         *_embedding_and_norm(shape, element_bytes),
-        *_linear(shape, element_bytes),
+        *_linear(shape, element_bytes, weight_bytes),
         *_attention(shape, element_bytes),
-        *_head(shape, element_bytes),
+        *_head(shape, element_bytes, weight_bytes),
         *_update(shape),
         *_decoding(shape, element_bytes),
     ]
@@ -91,37 +97,41 @@ def _embedding_and_norm(shape: Shape, E: int) -> Iterator[OpCase]:
         _call("embedding_backward", _floats(V * C), _floats(T * C), stream, tokens, N, T, C),
     )
     statistics, vector = _floats(N), _floats(C)
-    # Two a block and the last, and those of the blocks once more in backward.
     yield OpCase(
         "norm forward",
-        4 * L + 1,
+        2 * L + 1,
         0,
         N * C * (4 + E) + 8 * N + 8 * C,
         _call(
             "norm_forward", _elements(N * C), statistics, statistics, stream, vector, vector, N, C
         ),
     )
-    yield OpCase(
-        "norm backward",
-        2 * L + 1,
-        0,
-        N * C * (12 + E) + 8 * N + 20 * C,
-        _call(
-            "norm_backward",
-            *(stream, vector, vector, _elements(N * C), stream, statistics, statistics, vector),
-            *(N, C),
-        ),
-    )
+
+    def backward(device: EngineOps, is_last: bool) -> Callable[[], None]:
+        """The gradient of the stream as Elements, too; and of all but the last norm its output."""
+        dx = device.floats(N * C)
+        elements = dx if E == 4 else device.elements(N * C)
+        out = ffi.NULL if is_last else device.elements(N * C)
+        made = [vector(device), vector(device), device.elements(N * C), stream(device)]
+        made += [statistics(device), statistics(device), vector(device), vector(device)]
+        return lambda: device.call("norm_backward", dx, elements, out, *made, N, C)
+
+    moved = N * C * (12 + E + (E if E < 4 else 0)) + 8 * N + 24 * C
+    for name, calls, more, is_last in (
+        ("norm backward", 2 * L, E * N * C, False),
+        ("last norm backward", 1, 0, True),
+    ):
+        yield OpCase(name, calls, 0, moved + more, partial(backward, is_last=is_last))
 
 
-def _linear(shape: Shape, E: int) -> Iterator[OpCase]:
+def _linear(shape: Shape, E: int, W: int) -> Iterator[OpCase]:
     N, C, L = shape.tokens, shape.n_embd, shape.n_layer
     layers = {"c_attn": (3 * C, C), "attn proj": (C, C), "c_fc": (4 * C, C), "mlp proj": (C, 4 * C)}
     for name, (rows, columns) in layers.items():
-        flops, weight = 2 * N * rows * columns, 4 * rows * columns
+        flops, weight = 2 * N * rows * columns, W * rows * columns
         x, y = _elements(N * columns), _elements(N * rows)
         w, bias, sizes = _floats(rows * columns), _floats(rows), (N, rows, columns)
-        read = weight + 4 * rows + E * N * columns
+        read = weight + W * rows + E * N * columns
         if name == "c_fc":
             forward = _call("linear_gelu_forward", y, y, x, w, bias, *sizes)
             yield OpCase(f"{name} forward, GELU", L, flops, read + 2 * E * N * rows, forward)
@@ -133,7 +143,8 @@ def _linear(shape: Shape, E: int) -> Iterator[OpCase]:
             forward = _call("linear_residual_forward", stream, stream, x, w, bias, *sizes)
             yield OpCase(f"{name} forward, residual", L, flops, read + 8 * N * rows, forward)
         if name == "mlp proj":
-            backward = _call("linear_gelu_backward_input", x, x, y, x, w, *sizes)
+            # Its input's gradient, and GELU's output again where its input was.
+            backward = _call("linear_gelu_backward_input", x, _steady(N * columns), y, w, *sizes)
             moved = weight + E * N * (rows + 3 * columns)
             yield OpCase(f"{name} input gradient, GELU", L, flops, moved, backward)
         else:
@@ -141,7 +152,7 @@ def _linear(shape: Shape, E: int) -> Iterator[OpCase]:
             moved = weight + E * N * (rows + columns)
             yield OpCase(f"{name} input gradient", L, flops, moved, backward)
         gradient = _call("linear_backward_weight", w, bias, y, x, *sizes)
-        moved = 2 * weight + 8 * rows + E * N * (rows + columns)
+        moved = 8 * rows * columns + 8 * rows + E * N * (rows + columns)
         yield OpCase(f"{name} weight gradient", L, flops, moved, gradient)
 
 
@@ -177,14 +188,14 @@ def _attention(shape: Shape, E: int) -> Iterator[OpCase]:
     yield OpCase("attention backward", L, 2 * forward_flops, E * 8 * N * C, backward)
 
 
-def _head(shape: Shape, E: int) -> Iterator[OpCase]:
+def _head(shape: Shape, E: int, W: int) -> Iterator[OpCase]:
     N, C, V = shape.tokens, shape.n_embd, shape.vocab_size
     x, wte, losses, targets = _elements(N * C), _floats(V * C), _floats(N), _tokens(N, V)
     yield OpCase(
         "head and loss, both ways",
         1,
         6 * N * V * C,
-        2 * E * N * C + 12 * V * C + 8 * N,
+        2 * E * N * C + (8 + W) * V * C + 8 * N,
         _call(
             "head_loss_backward",
             *(losses, x, _floats(V * C), x, wte, targets),

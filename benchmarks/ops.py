@@ -2,9 +2,11 @@
 
 Peak and bandwidth are measured around each op, since clocks drift; bandwidth with a buffer of the
 op's own size, so that what stays in a cache is held against the cache. Weights are packed inside
-each call of a linear op here, but once a step in training: such an op's share is a lower bound.
+each call of a linear op on a CPU here, but once a step in training: such an op's share is a lower
+bound. On a GPU calls are queued in batches, and what a batch takes is divided by its calls.
 
     python benchmarks/ops.py --shape andrea-12m --precision fp32
+    python benchmarks/ops.py --device cuda --shape andrea-120m --tokens 32768 --precision bf16
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import os
 import re
 import statistics
-import time
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +25,13 @@ from machine import machine, machine_line
 from processes import INSTRUCTION_SETS
 from shapes import ELEMENT_BYTES, SHAPES, Shape, shape_of
 from tables import figure, others, percent, table, write_json
+from timing import time_calls
 
 if TYPE_CHECKING:
     from engine_ops import EngineOps
-    from machine_limits import PeakProducts
+    from machine_limits import ProductRate
     from op_cases import OpCase
 
-_FEWEST_CALLS, _MOST_CALLS = 3, 300
 _SMALLEST_READ = 1 << 16  # bytes: below, waking the threads is what would be timed
 
 
@@ -41,6 +43,8 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--shape", default="andrea-12m", help=f"{', '.join(SHAPES)}, or V256,T128,L4,d128,h4,B16"
     )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--tokens", type=int, help="of a step: as many sequences as that takes")
     parser.add_argument("--precision", choices=tuple(ELEMENT_BYTES), default="fp32")
     parser.add_argument("--threads", type=int, help="default: Andrea's choice")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each op")
@@ -59,10 +63,15 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
         arguments.shape_sizes = shape_of(arguments.shape)
     except ValueError as error:
         parser.error(f"--shape: {error}")
+    if arguments.tokens is not None:
+        try:
+            arguments.shape_sizes = arguments.shape_sizes.with_tokens(arguments.tokens)
+        except ValueError as error:
+            parser.error(f"--tokens: {error}")
     return arguments
 
 
-def time_op(device: EngineOps, case: OpCase, peak: PeakProducts, seconds: float) -> Measurement:
+def time_op(device: EngineOps, case: OpCase, peak: ProductRate, seconds: float) -> Measurement:
     """The median call, and the limits just before and after the calls."""
     from machine_limits import ReadBandwidth, beyond_the_caches
 
@@ -70,23 +79,22 @@ def time_op(device: EngineOps, case: OpCase, peak: PeakProducts, seconds: float)
     size = min(max(_SMALLEST_READ, int(case.bytes)), beyond_the_caches())
     reading = ReadBandwidth(device, size)
     run()
-    times: list[float] = []
     watch = CoreWatch()
     peaks, bandwidths = [peak.measure()], [reading.measure()]
-    while (sum(times) < seconds or len(times) < _FEWEST_CALLS) and len(times) < _MOST_CALLS:
-        before = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - before)
+    before = device.launches()
+    times = time_calls(run, device.synchronize if device.is_gpu else None, seconds)
+    launches = (device.launches() - before) / times.calls
     peaks.append(peak.measure())
     bandwidths.append(reading.measure())
     share = watch.others_share()
     device.release()
     by_flops = case.flops / statistics.mean(peaks)
     by_bytes = case.bytes / statistics.mean(bandwidths)
-    median = statistics.median(times)
+    median = statistics.median(times.seconds)
     return {
         "seconds": median,
-        "calls_timed": len(times),
+        "calls_timed": times.calls,
+        "launches": launches,
         "limit_seconds": max(by_flops, by_bytes),
         "share_of_limit": max(by_flops, by_bytes) / median,
         "bound_by": "FLOPs" if by_flops >= by_bytes else "bytes",
@@ -103,17 +111,18 @@ def time_ops(arguments: argparse.Namespace, shape: Shape) -> dict[str, Any]:
     if arguments.isa:
         os.environ["MICROGPT_ISA"] = arguments.isa  # read when the library is loaded, below
     from engine_ops import EngineOps
-    from machine_limits import PeakProducts
+    from machine_limits import ProductRate
     from op_cases import op_cases
 
     import andrea
 
     if arguments.threads:
         andrea.set_num_threads(arguments.threads)
-    device = EngineOps(arguments.precision)
-    peak = PeakProducts(device)
+    device = EngineOps(arguments.precision, arguments.device)
+    peak = ProductRate(arguments.precision, arguments.device)
+    weight_bytes = device.element_bytes if device.is_gpu else 4
     measured: dict[str, Measurement] = {}
-    for case in op_cases(shape, device.element_bytes):
+    for case in op_cases(shape, device.element_bytes, weight_bytes):
         if re.search(arguments.only, case.name):
             measured[case.name] = undisturbed(
                 partial(time_op, device, case, peak, arguments.seconds),
@@ -121,9 +130,11 @@ def time_ops(arguments: argparse.Namespace, shape: Shape) -> dict[str, Any]:
                 arguments.attempts,
             )
     device.close()
+    peak.close()
     return {
         "machine": machine(),
         "engine": andrea.engine_info(),
+        "device": arguments.device,
         "shape": shape.to_dict(),
         "precision": arguments.precision,
         "threads": andrea.get_num_threads(),
@@ -162,11 +173,18 @@ def op_lines(told: dict[str, Any]) -> list[str]:
 def main() -> None:
     arguments = arguments_of()
     shape: Shape = arguments.shape_sizes
-    head = f"ops, {arguments.shape}: {shape}, {arguments.precision}"
+    head = f"ops, {arguments.shape}: {shape}, {arguments.device}, {arguments.precision}"
     if arguments.plan:
         print(f"{head}; {arguments.seconds:g} s an op")
         return
-    told = time_ops(arguments, shape)
+    import andrea
+
+    try:
+        told = time_ops(arguments, shape)
+    except (andrea.DeviceError, andrea.OutOfMemoryError) as error:
+        sys.exit(
+            f"{arguments.device}: {error}" if arguments.device not in str(error) else str(error)
+        )
     engine = told["engine"]
     print(machine_line(told["machine"]))
     print(f"{head}; {told['threads']} threads, Andrea {engine['version']}, {engine['isa']}\n")

@@ -6,7 +6,7 @@ Standard library only: processes that measure PyTorch import it too.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 
@@ -30,6 +30,16 @@ class Shape:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+    def with_tokens(self, tokens: int) -> Shape:
+        """The same model with as many sequences as make that many tokens a step.
+
+        Raises:
+            ValueError: block_size does not divide it.
+        """
+        if tokens < 1 or tokens % self.block_size:
+            raise ValueError(f"{tokens} is no multiple of {self.block_size}, a sequence's tokens")
+        return replace(self, batch_size=tokens // self.block_size)
 
     @property
     def tokens(self) -> int:
