@@ -108,6 +108,7 @@ typedef struct CUgraph_st* cudaGraph_t;
 typedef struct CUgraphNode_st* cudaGraphNode_t;
 typedef struct CUgraphExec_st* cudaGraphExec_t;
 #define cudaStreamLegacy ((cudaStream_t)0x1)
+#define cudaStreamPerThread ((cudaStream_t)0x2)
 
 // Fewer members than the real one has; code that compiles against this one compiles against both.
 struct cudaDeviceProp {

@@ -17,14 +17,16 @@ CUstream_st& legacy() { return *all_streams().front(); }
 
 }  // namespace
 
-// Never shrinks, for an event may name a stream that is gone.  The first is the legacy default stream.
+// Never shrinks, for an event may name a stream that is gone.  The first is the legacy default stream, the second stands for the
+// default streams of all threads.
 std::vector<CUstream_st*>& all_streams() {
-    static std::vector<CUstream_st*>& streams = *new std::vector<CUstream_st*>{new CUstream_st};
+    static std::vector<CUstream_st*>& streams = *new std::vector<CUstream_st*>{new CUstream_st, new CUstream_st};
     return streams;
 }
 
 CUstream_st* find_stream(cudaStream_t handle) {
     if (handle == nullptr || handle == cudaStreamLegacy) return &legacy();
+    if (handle == cudaStreamPerThread) return all_streams()[1];
     for (CUstream_st* stream : all_streams())
         if (stream == handle && stream->alive) return stream;
     return nullptr;

@@ -32,7 +32,7 @@ cudaError_t report(cudaError_t error);
 // Refuses (and spoils the recording, as CUDA does) what must not be called while this thread records a stream.
 cudaError_t refuse_while_capturing();
 
-// The stream behind a handle (the legacy default stream for 0 and 1), or null.
+// The stream behind a handle (0 and 1: the legacy default stream; 2: the thread's own), or null.
 CUstream_st* find_stream(cudaStream_t handle);
 std::vector<CUstream_st*>& all_streams();
 

@@ -62,7 +62,8 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     const Lock lock(runtime_mutex());
     CUstream_st* const stream = mgsim::find_stream(handle);
-    if (stream == nullptr || stream == mgsim::all_streams().front()) return report(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr || stream == mgsim::all_streams()[0] || stream == mgsim::all_streams()[1])
+        return report(cudaErrorInvalidResourceHandle);
     mgsim::run_all(*stream);  // the work goes on without the handle
     stream->alive = false;
     stream->recording.reset();

@@ -53,7 +53,7 @@ void run(const Case& named) {
 }  // namespace
 
 int main(int count, char** words) {
-    for (const auto* cases : {&planted_cases(), &correct_cases(), &queue_cases()}) {
+    for (const auto* cases : {&planted_cases(), &correct_cases(), &queue_cases(), &product_cases()}) {
         for (const Case& named : *cases) {
             if (count == 2 && strcmp(words[1], "--list") == 0) printf("%s\n", named.name.c_str());
             if (count == 2 && named.name == words[1]) return run(named), 0;

@@ -23,6 +23,7 @@ struct Case {
 const std::vector<Case>& planted_cases();
 const std::vector<Case>& correct_cases();
 const std::vector<Case>& queue_cases();
+const std::vector<Case>& product_cases();
 
 // Ends the program with status 1 where what was expected is not so, or a call of the runtime failed.
 void expect(bool holds, const char* what);
