@@ -1,4 +1,4 @@
-"""Andrea as one of the engines that are measured."""
+"""Andrea as one of the engines that are measured, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 from shapes import Shape
 
 import andrea
+from andrea._library import cuda_info
 
 
-def _model(shape: Shape, precision: str, threads: int) -> andrea.GPT:
+def _model(shape: Shape, precision: str, threads: int, device: str) -> andrea.GPT:
     andrea.set_num_threads(threads)
     config = andrea.ModelConfig(
         vocab_size=shape.vocab_size,
@@ -19,12 +20,20 @@ def _model(shape: Shape, precision: str, threads: int) -> andrea.GPT:
         n_head=shape.n_head,
         n_embd=shape.n_embd,
     )
-    return andrea.GPT(config, device="cpu", precision=precision, seed=0)
+    return andrea.GPT(config, device=device, precision=precision, seed=0)
 
 
-def training_step(shape: Shape, precision: str, threads: int) -> Callable[[], float]:
+def gpu_bytes_in_use() -> int:
+    """Of the first GPU's memory, by all processes, this one's context included."""
+    info = cuda_info()
+    return info.memory_total - info.memory_free
+
+
+def training_step(
+    shape: Shape, precision: str, threads: int, device: str = "cpu"
+) -> Callable[[], float]:
     """A function that does one step, gradient clipping included, and returns the loss."""
-    model = _model(shape, precision, threads)
+    model = _model(shape, precision, threads, device)
     inputs, targets = np.random.default_rng(0).integers(
         0, shape.vocab_size, (2, shape.batch_size, shape.block_size), dtype=np.int32
     )
@@ -34,8 +43,8 @@ def training_step(shape: Shape, precision: str, threads: int) -> Callable[[], fl
 class DecodedSequence:
     """A decoder of one sequence."""
 
-    def __init__(self, shape: Shape, precision: str, threads: int) -> None:
-        self._decoder = _model(shape, precision, threads).decoder()
+    def __init__(self, shape: Shape, precision: str, threads: int, device: str = "cpu") -> None:
+        self._decoder = _model(shape, precision, threads, device).decoder()
 
     def reset(self) -> None:
         self._decoder.reset()

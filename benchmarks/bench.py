@@ -14,7 +14,7 @@ from rounds import Round, disturbance, median, ratios
 from shapes import Shape
 
 LIMITS = "limits"
-TORCH_MODES = ("eager", "compiled")
+_TORCH_MODES = ("eager", "compiled")
 
 
 def say(text: str) -> None:
@@ -26,13 +26,14 @@ def say(text: str) -> None:
 class Bench:
     """How everything is measured in this run.
 
-    precisions: Andrea's in this run; available: all that it has, whose limits are measured;
-    disturbed_share: of the cores, beyond which a measurement is repeated,
+    device: "cpu" or "cuda"; precisions: Andrea's in this run; available: all that it has, whose
+    limits are measured; disturbed_share: of the cores, beyond which a measurement is repeated,
     `attempts` times at most; clips: whether PyTorch clips gradients too; torch_precisions: those
     PyTorch is tried in; scaling: whether Andrea trains on 1 thread as well.
     """
 
     launcher: Launcher
+    device: str
     threads: int
     precisions: tuple[str, ...]
     available: tuple[str, ...]
@@ -47,9 +48,15 @@ class Bench:
     scaling: bool
 
     def limits(self) -> Measurement:
-        """Peaks and bandwidth at 1 thread and at all of them."""
-        request = {"task": LIMITS, "precisions": self.available, "threads": [1, self.threads]}
+        """Peaks and bandwidth at 1 thread and at all of them; a GPU's once."""
+        counts = [1, self.threads] if self.device == "cpu" else [self.threads]
+        request = {"task": LIMITS, "precisions": self.available, "threads": counts}
         return self._undisturbed("andrea", request, self.threads)
+
+    def torch_modes(self, precision: str) -> tuple[str, ...]:
+        """PyTorch's modes that are tried: "pure" bfloat16 on a GPU only, where it could be best."""
+        pure = self.device != "cpu" and precision == "bf16"
+        return (*_TORCH_MODES, "pure") if pure else _TORCH_MODES
 
     def threads_of(self, engine: Engine) -> int:
         return 1 if engine.alone else self.threads
@@ -72,6 +79,7 @@ class Bench:
         return self._undisturbed(engine.kind, request, self.threads_of(engine))
 
     def _undisturbed(self, kind: str, request: dict[str, Any], threads: int) -> Measurement:
+        request = {**request, "device": self.device}
         run = partial(self.launcher.run, kind, request, threads)
         return undisturbed(run, self.disturbed_share, self.attempts)
 

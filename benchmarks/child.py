@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from disturbance import Measurement
-from measurement import measure_decoding, measure_training
+from measurement import CachedSequence, measure_decoding, measure_training, peak_megabytes
 from shapes import Shape
 
 
-def describe(engine: str) -> Measurement:
-    """What there is to measure: versions, precisions, threads."""
+def describe(request: dict[str, Any]) -> Measurement:
+    """What there is to measure: versions, precisions, threads.
+
+    Raises:
+        RuntimeError: this PyTorch has no such device.
+    """
+    engine, device = request["engine"], request["device"]
     if engine == "torch":
         import torch
 
+        if device != "cpu" and not torch.cuda.is_available():
+            raise RuntimeError(f"PyTorch {torch.__version__} can use no GPU here")
         return {"version": str(torch.__version__)}
     if engine == "llama.cpp":
         import gguf  # noqa: F401
@@ -29,57 +37,82 @@ def describe(engine: str) -> Measurement:
     from machine_limits import available_precisions
 
     import andrea
+    from andrea._library import cuda_info
 
+    precisions = available_precisions(device)
+    gpu = cuda_info()
     return {
         **andrea.engine_info(),
+        "gpu": gpu.device_name if device != "cpu" else "",
+        "simulated": device != "cpu" and gpu.simulated,
         "instruction_sets": andrea.available_instruction_sets(),
-        "precisions": available_precisions(),
+        "precisions": precisions,
     }
 
 
 def limits(request: dict[str, Any]) -> Measurement:
     from machine_limits import machine_limits
 
-    return machine_limits(request["precisions"], request["threads"])
+    return machine_limits(request["precisions"], request["threads"], request["device"])
+
+
+def memory_meter(device: str, bytes_in_use: Callable[[], int]) -> Callable[[], float]:
+    """Megabytes that this process took so far: its own on a CPU, of the GPU's memory there.
+
+    The GPU's are what came on top since this call. Nothing that an engine takes there goes back
+    before its process ends, so what it has is what it had at most.
+    """
+    if device == "cpu":
+        return peak_megabytes
+    before = bytes_in_use()
+    return lambda: (bytes_in_use() - before) / (1 << 20)
 
 
 def train(request: dict[str, Any]) -> Measurement:
     shape = Shape(**request["shape"])
-    precision, threads = request["precision"], request["threads"]
+    precision, threads, device = request["precision"], request["threads"], request["device"]
     if request["engine"] == "torch":
         import torch_gpt
 
-        step = torch_gpt.training_step(shape, precision, request["mode"], request["clips"], threads)
+        peak = memory_meter(device, torch_gpt.gpu_bytes_in_use)
+        step = torch_gpt.training_step(
+            shape, precision, request["mode"], request["clips"], threads, device
+        )
     else:
         import andrea_engine
 
-        step = andrea_engine.training_step(shape, precision, threads)
-    return measure_training(step, shape, request["seconds"], request["started"])
+        peak = memory_meter(device, andrea_engine.gpu_bytes_in_use)
+        step = andrea_engine.training_step(shape, precision, threads, device)
+    return measure_training(step, shape, request["seconds"], request["started"], peak)
 
 
 def decode(request: dict[str, Any]) -> Measurement:
-    shape = Shape(**request["shape"])
+    shape, device = Shape(**request["shape"]), request["device"]
     what = (shape, request["precision"], request["threads"])
+    sequence: CachedSequence
+    peak = peak_megabytes
     if request["engine"] == "torch":
         import torch_decoding
+        import torch_gpt
 
-        return measure_decoding(torch_decoding.DecodedSequence(*what), shape, request["seconds"])
-    if request["engine"] == "llama.cpp":
+        peak = memory_meter(device, torch_gpt.gpu_bytes_in_use)
+        sequence = torch_decoding.DecodedSequence(*what, device)
+    elif request["engine"] == "llama.cpp":
         import llama_decoding
 
-        return measure_decoding(llama_decoding.DecodedSequence(*what), shape, request["seconds"])
-    import andrea_engine
+        sequence = llama_decoding.DecodedSequence(*what)
+    else:
+        import andrea_engine
 
-    return measure_decoding(andrea_engine.DecodedSequence(*what), shape, request["seconds"])
+        peak = memory_meter(device, andrea_engine.gpu_bytes_in_use)
+        sequence = andrea_engine.DecodedSequence(*what, device)
+    return measure_decoding(sequence, shape, request["seconds"], peak)
 
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    task = request["task"]
-    if task == "describe":
-        result = describe(request["engine"])
-    else:
-        result = {"limits": limits, "train": train, "decode": decode}[task](request)
+    tasks = {"describe": describe, "limits": limits, "train": train, "decode": decode}
+    result = tasks[request["task"]](request)
     print("\n" + json.dumps(result))
 
 

@@ -45,11 +45,15 @@ def peak_megabytes() -> float:
 
 
 def measure_training(
-    step: Callable[[], float], shape: Shape, seconds: float, started: float
+    step: Callable[[], float],
+    shape: Shape,
+    seconds: float,
+    started: float,
+    peak: Callable[[], float] = peak_megabytes,
 ) -> Measurement:
     """Steps for that many seconds after two to warm up; tokens/s are those of the median step.
 
-    started: the moment, by time.monotonic, when this process was started.
+    started: the moment, by time.monotonic, when this process was started; peak: megabytes so far.
     """
     loss = step()
     first_step = time.monotonic() - started
@@ -65,12 +69,17 @@ def measure_training(
         "first_step_seconds": first_step,
         "steps": len(times),
         "loss": loss,
-        "peak_mb": peak_megabytes(),
+        "peak_mb": peak(),
         "others_share": watch.others_share(),
     }
 
 
-def measure_decoding(sequence: CachedSequence, shape: Shape, seconds: float) -> Measurement:
+def measure_decoding(
+    sequence: CachedSequence,
+    shape: Shape,
+    seconds: float,
+    peak: Callable[[], float] = peak_megabytes,
+) -> Measurement:
     """Whole sequences of block_size tokens for that many seconds, one at least.
 
     Token by token at the first and the last positions; what lies between is fed at once, as a
@@ -101,6 +110,6 @@ def measure_decoding(sequence: CachedSequence, shape: Shape, seconds: float) -> 
     return {
         **dict(zip(names, medians, strict=True)),
         "sequences": len(speeds),
-        "peak_mb": peak_megabytes(),
+        "peak_mb": peak(),
         "others_share": watch.others_share(),
     }

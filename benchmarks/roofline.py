@@ -231,7 +231,8 @@ def lines_of(told: dict[str, Any]) -> list[str]:
     reached = told["reached"]
     lines = [
         f"one step in bf16: {shape}, {shape.tokens:,} tokens, {told['launches']} launches",
-        f"{gpu.name}: {gpu.flops / 1e12:g} TFLOP/s, {gpu.bandwidth / 1e12:g} TB/s; {gpu.source}",
+        f"{gpu.name}: {gpu.flops / 1e12:g} TFLOP/s, {gpu.bandwidth / 1e12:g} TB/s",
+        f"source: {gpu.source}",
         f"reach: products at {percent(reached['gemm'])} of the peak, attention's at "
         f"{percent(gpu.mma)}, memory at {percent(reached['memory'])}, gaps of "
         f"{1e6 * reached['gap']:g} us",

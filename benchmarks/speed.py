@@ -6,11 +6,13 @@ other processes disturbed is repeated. Told are medians of the rounds, and ratio
 limit that were taken round by round.
 
     python benchmarks/speed.py --torch-python PATH --json FILE
+    python benchmarks/speed.py --device cuda --torch-python PATH --json FILE
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from training import compare_training, training_lines
 
 WHAT = ("limits", "train", "decode")
 DECODED = "andrea-120m"
+GPU_TOKENS = (8192, 16384, 32768, 65536)
 
 
 def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
@@ -42,6 +45,16 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
         metavar="SHAPE",
         help=f"{', '.join(SHAPES)}, or V256,T128,L4,d128,h4,B16 "
         f"(default: all four are trained, {DECODED} decodes)",
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="of all engines (default: cpu)"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=lambda text: [int(part) for part in text.split(",")],
+        metavar="N,N,...",
+        help="of a training step, instead of the shapes' own batches; on a GPU the default is "
+        f"{','.join(map(str, GPU_TOKENS))}, and {DECODED} alone is trained",
     )
     parser.add_argument(
         "--precision", nargs="+", choices=("fp32", "bf16"), help="Andrea's (default: all it has)"
@@ -78,12 +91,23 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--what: parts are {', '.join(WHAT)}")
     if min(arguments.rounds, arguments.attempts, arguments.threads or 1) < 1:
         parser.error("--rounds, --attempts and --threads begin with 1")
+    on_gpu = arguments.device != "cpu"
+    if on_gpu and (arguments.isa or arguments.scaling):
+        parser.error("--device cuda: --isa and --scaling are for the CPU")
     try:
-        named = {name: shape_of(name) for name in arguments.shape or SHAPES}
+        named = {
+            name: shape_of(name) for name in arguments.shape or ([DECODED] if on_gpu else SHAPES)
+        }
     except ValueError as error:
         parser.error(f"--shape: {error}")
-    arguments.trained = named if "train" in arguments.what else {}
     decoded = named if arguments.shape else {DECODED: SHAPES[DECODED]}
+    tokens = arguments.tokens or (GPU_TOKENS if on_gpu and not arguments.shape else ())
+    try:
+        if tokens:
+            named = {f"{n}, {t} tokens": named[n].with_tokens(t) for n in named for t in tokens}
+    except ValueError as error:
+        parser.error(f"--tokens: {error}")
+    arguments.trained = named if "train" in arguments.what else {}
     arguments.decoded = decoded if "decode" in arguments.what else {}
     return arguments
 
@@ -92,7 +116,8 @@ def plan_lines(arguments: argparse.Namespace) -> list[str]:
     peers = "alone" if arguments.no_peers else f"and the peers of {arguments.torch_python}"
     lines = [f"{arguments.rounds} rounds of {arguments.seconds:g} s an engine: Andrea {peers}"]
     if "limits" in arguments.what:
-        lines.append("limits: products and reading, at 1 thread and all")
+        on_cpu = arguments.device == "cpu"
+        lines.append(f"limits: products and reading, {'at 1 thread and all' if on_cpu else 'cuda'}")
     for task, shapes in (("train", arguments.trained), ("decode", arguments.decoded)):
         lines += [f"{task}: {name} ({shape})" for name, shape in shapes.items()]
     return lines
@@ -101,15 +126,17 @@ def plan_lines(arguments: argparse.Namespace) -> list[str]:
 def bench_of(arguments: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
     """The settings of the run, and the versions of the engines that are there."""
     launcher = Launcher(arguments.torch_python, arguments.isa, arguments.torch_preload)
-    versions = {"andrea": launcher.run("andrea", {"task": "describe"})}
+    describe = {"task": "describe", "device": arguments.device}
+    versions = {"andrea": launcher.run("andrea", describe)}
     for kind in () if arguments.no_peers else ("torch", "llama.cpp"):
         try:
-            versions[kind] = launcher.run(kind, {"task": "describe"})
+            versions[kind] = launcher.run(kind, describe)
         except ChildError as error:
             say(f"{kind} is not measured: {error}")
     own = versions["andrea"]
     bench = Bench(
         launcher=launcher,
+        device=arguments.device,
         threads=arguments.threads or own["threads"],
         precisions=tuple(arguments.precision or own["precisions"]),
         available=tuple(own["precisions"]),
@@ -121,7 +148,8 @@ def bench_of(arguments: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
         torch_precisions=tuple(arguments.torch_precision),
         scaling=arguments.scaling,
         with_torch="torch" in versions,
-        with_llama="llama.cpp" in versions and arguments.isa is None,  # no variable limits it
+        # No variable limits its instructions, and this one runs on the CPU.
+        with_llama="llama.cpp" in versions and arguments.isa is None and arguments.device == "cpu",
     )
     return bench, versions
 
@@ -147,6 +175,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     bench, versions = bench_of(arguments)
     told: dict[str, Any] = {"machine": machine(), "engines": versions}
     told["settings"] = {
+        "device": bench.device,
         "threads": bench.threads,
         "rounds": bench.rounds,
         "seconds": bench.seconds,
@@ -158,7 +187,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "attempts": bench.attempts,
     }
     own = versions["andrea"]
-    lines = [machine_line(told["machine"]), f"Andrea {own['version']}, {own['isa']}"]
+    kernels = own["isa"] if bench.device == "cpu" else f"{bench.device}: {own['gpu']}"
+    lines = [machine_line(told["machine"]), f"Andrea {own['version']}, {kernels}"]
     lines += [f"{kind} {one['version']}" for kind, one in versions.items() if kind != "andrea"]
     print("\n".join(lines))
 
@@ -191,7 +221,9 @@ def main() -> None:
     try:
         run(arguments)
     except ChildError as error:
-        sys.exit(f"a measurement failed: {error}")
+        # Of an error of Andrea's the text is what counts; it names the device.
+        text = re.sub(r"^andrea\.errors\.\w+: ", "", str(error))
+        sys.exit(text if text != str(error) else f"a measurement failed: {text}")
 
 
 if __name__ == "__main__":

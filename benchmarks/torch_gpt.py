@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from shapes import Shape
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class Block(nn.Module):
@@ -39,9 +41,11 @@ class Block(nn.Module):
 
 
 class TorchGPT(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    """vocabulary: rows of wte; a GPU's users make them a multiple of 64."""
+
+    def __init__(self, shape: Shape, vocabulary: int | None = None) -> None:
         super().__init__()
-        self.wte = nn.Embedding(shape.vocab_size, shape.n_embd)
+        self.wte = nn.Embedding(vocabulary or shape.vocab_size, shape.n_embd)
         self.wpe = nn.Embedding(shape.block_size, shape.n_embd)
         self.blocks = nn.ModuleList(Block(shape.n_embd, shape.n_head) for _ in range(shape.n_layer))
         self.ln_f = nn.LayerNorm(shape.n_embd)
@@ -56,26 +60,44 @@ class TorchGPT(nn.Module):
         return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
 
 
+def gpu_bytes_in_use() -> int:
+    """Of the first GPU's memory, by all processes, this one's context included."""
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
 def training_step(
-    shape: Shape, precision: str, mode: str, clips: bool, threads: int
+    shape: Shape, precision: str, mode: str, clips: bool, threads: int, device: str = "cpu"
 ) -> Callable[[], float]:
     """A function that does one step and returns the loss.
 
     precision: "fp32", or "bf16" by autocast, with float32 parameters and moments as Andrea has
-    them; mode: "eager" or "compiled"; clips: whether the gradient's norm is computed and limited.
+    them; mode: "eager", "compiled", or "pure", compiled and with parameters and moments in bfloat16
+    as well; clips: whether the gradient's norm is computed and limited. On a GPU bf16 has flash
+    attention, and the batch is there already.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model = TorchGPT(shape)
+    on_gpu = device != "cpu"
+    model = TorchGPT(shape, -(-shape.vocab_size // 64) * 64 if on_gpu else None).to(device)
+    if mode == "pure":
+        model = model.to(torch.bfloat16)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
-    loss_of = torch.compile(model) if mode == "compiled" else model
-    x, y = torch.randint(0, shape.vocab_size, (2, shape.batch_size, shape.block_size))
+    loss_of = model if mode == "eager" else torch.compile(model)
+    size = (2, shape.batch_size, shape.block_size)
+    x, y = torch.randint(0, shape.vocab_size, size, device=device)
+    by_autocast = precision == "bf16" and mode != "pure"
+
+    def attention() -> AbstractContextManager[object]:
+        if on_gpu and precision == "bf16":
+            return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+        return nullcontext()
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(device, torch.bfloat16, enabled=by_autocast), attention():
             loss = loss_of(x, y)
         loss.backward()
         if clips:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from bench import LIMITS, TORCH_MODES, Bench, comparison, comparison_line, limits_summary, say
+from bench import LIMITS, Bench, comparison, comparison_line, limits_summary, say
 from disturbance import Measurement
 from processes import Engine
 from rounds import Round, disturbance, in_turn, median
@@ -37,7 +37,9 @@ def compare_training(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
     rounds.
     """
     say(f"training, {name}")
-    peers = [Engine("torch", p, mode) for p in bench.torch_precisions for mode in TORCH_MODES]
+    peers = [
+        Engine("torch", p, mode) for p in bench.torch_precisions for mode in bench.torch_modes(p)
+    ]
     tried, left_out = bench.those_that_run("train", peers if bench.with_torch else [], shape)
     counts = (False, True) if bench.scaling and bench.threads > 1 else (False,)
     engines = [Engine("andrea", p, alone=alone) for p in bench.precisions for alone in counts]
