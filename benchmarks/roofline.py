@@ -71,7 +71,7 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     arguments.times = None
     try:
         arguments.sizes = shape_of(_SHORT_NAMES.get(arguments.shape, arguments.shape))
-        if arguments.measured is not None:
+        if arguments.measured is not None and not arguments.plan:
             arguments.times, arguments.sizes = read_measured(arguments.measured)
         if arguments.tokens is not None or arguments.times is None:
             tokens = DEFAULT_TOKENS if arguments.tokens is None else arguments.tokens
@@ -193,8 +193,8 @@ def lines_of(told: dict[str, Any]) -> list[str]:
     shape, gpu = Shape(**told["shape"]), Gpu(**told["gpu"])
     seconds = told["seconds"]
     is_measured = any("measured_seconds" in row for row in told["ops"].values())
-    heads = ["op", "calls", "GFLOP", "MB", "limit ms", "by", "share", "reach ms"]
-    heads += ["ms", "of limit"] if is_measured else []
+    heads = ["op", "calls", "GFLOP", "MB", "limit ms", "by", "reach ms"]
+    heads += ["ms", "of limit"] if is_measured else ["of all"]
     rows = []
     for op, row in told["ops"].items():
         cells = [
@@ -204,13 +204,14 @@ def lines_of(told: dict[str, Any]) -> list[str]:
             figure(row["bytes"] / 1e6),
             f"{1e3 * row['limit_seconds']:.3f}",
             row["bound_by"],
-            f"{100 * row['limit_seconds'] / seconds['limit_seconds']:.1f}%",
             f"{1e3 * row['reach_seconds']:.3f}",
         ]
         if is_measured:
             measured = row["measured_seconds"]
             cells.append("-" if measured is None else f"{1e3 * measured:.3f}")
             cells.append("-" if measured is None else percent(row["limit_seconds"] / measured))
+        else:
+            cells.append(f"{100 * row['limit_seconds'] / seconds['limit_seconds']:.1f}%")
         rows.append(cells)
     total = [
         "a step",
@@ -221,10 +222,11 @@ def lines_of(told: dict[str, Any]) -> list[str]:
     total += [
         f"{1e3 * seconds['limit_seconds']:.3f}",
         "",
-        "100%",
         f"{1e3 * seconds['reach_seconds']:.3f}",
     ]
-    if is_measured:
+    if not is_measured:
+        total.append("100%")
+    else:
         step = seconds.get("measured_seconds")
         total.append("-" if step is None else f"{1e3 * step:.3f}")
         total.append("-" if step is None else percent(seconds["limit_seconds"] / step))

@@ -1,71 +1,23 @@
-"""The benchmarks run and count right. What they measure is never judged here.
-
-They run as programs: benchmarks/ is no package, and one of its modules is called like a folder
-here.
-"""
+"""The benchmarks run and count right. What they measure is never judged here."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import math
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-PAGE = BENCHMARKS.parent / "docs" / "performance.md"
-SMALL = "V65,T32,L2,d32,h2,B2"
+from benchmark_programs import BENCHMARKS, SMALL, check_figures, check_table, module, run
+
+DOCS = BENCHMARKS.parent / "docs"
 
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmarks beside the tests")
-
-
-def run(script: str, *arguments: object) -> str:
-    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-def module(name: str) -> ModuleType:
-    """A module of benchmarks/ that imports nothing else from there."""
-    full_name = f"benchmarks_{name}"
-    spec = importlib.util.spec_from_file_location(full_name, BENCHMARKS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[full_name] = made  # dataclasses look their module up
-    spec.loader.exec_module(made)
-    return made
-
-
-def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number in a JSON value, with the names that lead to it."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from numbers(inner, f"{path}/{key}")
-    elif isinstance(value, list):
-        for inner in value:
-            yield from numbers(inner, path)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield path, float(value)
-
-
-def check_figures(told: dict[str, Any], may_be_zero: set[str]) -> None:
-    for path, value in numbers(told):
-        assert math.isfinite(value) and value >= 0, path
-        assert value > 0 or path.split("/")[-1] in may_be_zero, path
-
-
-def check_table(text: str) -> None:
-    assert max(map(len, text.splitlines())) <= 100
-    assert "\x1b" not in text
 
 
 # ---- whole runs, of a model so small that it takes a second or two
@@ -117,7 +69,7 @@ def test_ops(tmp_path: Path) -> None:
     settings = ["--seconds", 0.001, "--attempts", 1, "--threads", 1]
     text = run("ops.py", "--shape", SMALL, *settings, "--json", file)
     told = json.loads(file.read_text("utf-8"))
-    check_figures(told, {"others_share", "calls_of_a_step", "flops"})
+    check_figures(told, {"others_share", "calls_of_a_step", "flops", "launches"})
     check_table(text)
     ops = told["ops"]
     for part in ("embedding", "norm", "c_attn", "attn proj", "c_fc", "mlp proj", "attention"):
@@ -139,7 +91,14 @@ def test_bad_arguments_are_refused_in_a_line() -> None:
         ("speed.py", "--shape", "V65,T32,L2,d32,h3,B2"),
         ("speed.py", "--what", "train,sleep"),
         ("speed.py", "--rounds", "0"),
+        ("speed.py", "--device", "cuda", "--scaling"),
+        ("speed.py", "--tokens", "1000"),
         ("ops.py", "--shape", "V65,T32"),
+        ("ops.py", "--tokens", "1000"),
+        ("roofline.py", "--gpu", "abacus"),
+        ("roofline.py", "--gemm", "1.5"),
+        ("roofline.py", "--tokens", "1000"),
+        ("roofline.py", "--measured", "nowhere.json"),
         ("ops.py", "--attempts", "0"),
     ):
         command = [sys.executable, str(BENCHMARKS / script), *arguments]
@@ -149,8 +108,9 @@ def test_bad_arguments_are_refused_in_a_line() -> None:
 
 
 def test_the_commands_of_the_page_are_accepted() -> None:
-    """docs/performance.md's blocks are not run: they take minutes. Their options must exist."""
-    lines = PAGE.read_text("utf-8").splitlines()
+    """The pages' blocks are not run: they take minutes. Their options must exist."""
+    pages = (DOCS / "performance.md", DOCS / "cuda.md")
+    lines = [line for page in pages for line in page.read_text("utf-8").splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("python benchmarks/")]
     assert len(commands) >= 3
     for _, script, *arguments in commands:
