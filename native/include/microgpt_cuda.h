@@ -151,6 +151,8 @@ typedef struct mg_step_options {
  * when the work is queued, and mg_gradient_norm waits for it. */
 MG_API mg_status mg_step(mg_model* model, const mg_step_options* options, float* gradient_norm);
 MG_API mg_status mg_gradient_norm(mg_model* model, float* gradient_norm);
+/* Of the last mg_step: the sum of its batches' losses, each times its loss_scale. */
+MG_API mg_status mg_update_loss(mg_model* model, float* loss);
 
 /* logits[B, T, V] of tokens[B, T], for small inputs; keeps nothing.  Either may be in the model's device's memory. */
 MG_API mg_status mg_logits(mg_model* model, const int32_t* tokens, int32_t B, int32_t T, float* logits);

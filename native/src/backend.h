@@ -58,11 +58,11 @@ struct BatchScale {
 
 // What a step leaves behind.
 struct StepState {
-    float loss;        // mean of the last batch
-    float total_loss;  // of the batches since the last update, each times its weight
-    float norm;        // of all gradients, before clipping
-    float unused;      // keeps steps aligned
-    int64_t steps;     // updates done: AdamW's bias correction is 1 - beta^steps
+    float loss;         // mean of the last batch
+    float total_loss;   // of the batches since the last update, each times its weight
+    float norm;         // of all gradients, before clipping
+    float update_loss;  // total_loss of the last update
+    int64_t steps;      // updates done: AdamW's bias correction is 1 - beta^steps
 };
 
 // The sizes of a step that a backend's own memory depends on; widest is the widest row of a linear layer.
@@ -180,7 +180,8 @@ class Backend {
     // state->loss = scale->loss * sum of losses[N]; state->total_loss += that times the batch's weight, where it has one
     virtual void batch_loss(StepState* state, const float* losses, const BatchScale* scale, int64_t N) = 0;
     // All parameters in one pass.  Where the norm or the total loss is not finite nothing is updated; the norm then says so.
-    // Else state->steps grows, and prepared (may be null) is renewed.  Gradients and the total loss end as 0 either way.
+    // Else state->steps grows, and prepared (may be null) is renewed.  Either way gradients end as 0, and the total loss moves to
+    // state->update_loss.
     virtual void adamw(float* parameters, float* gradients, float* m, float* v, void* prepared, StepState* state,
                        const std::vector<ParameterRange>& ranges, const AdamW* options) = 0;
 

@@ -233,6 +233,14 @@ mg_status mg_gradient_norm(mg_model* model, float* gradient_norm) {
     });
 }
 
+mg_status mg_update_loss(mg_model* model, float* loss) {
+    return guarded([&] {
+        check_pointer(model, "update_loss", "model");
+        check_pointer(loss, "update_loss", "loss");
+        *loss = model->gpt->update_loss();
+    });
+}
+
 mg_status mg_logits(mg_model* model, const int32_t* tokens, int32_t B, int32_t T, float* logits) {
     return guarded([&] {
         check_pointer(model, "logits", "model");

@@ -210,6 +210,7 @@ void CpuBackend<E>::adamw(float* parameters, float* gradients, float* m, float* 
                           const std::vector<ParameterRange>& ranges, const AdamW* options) {
     const bool is_finite = std::isfinite(state->norm) && std::isfinite(state->total_loss);
     if (!is_finite && std::isfinite(state->norm)) state->norm = NAN;
+    state->update_loss = state->total_loss;
     state->total_loss = 0;
     if (!is_finite) {
         for (const ParameterRange& range : ranges) zero(gradients + range.begin, floats_bytes(range.end - range.begin));

@@ -57,7 +57,7 @@ const E* CudaBackend<E>::weight_numbers(const Weight& w, int64_t rows) {
     }
 }
 
-// The bias of a product whose output is Elements: cuBLASLt takes it in the output's type.
+// The bias of a product whose output is Elements: cuBLASLt takes it in the output's type, so that bf16 rounds it first.
 template <typename E>
 const void* CudaBackend<E>::bias_numbers(const Bias& bias, int64_t count) {
     if constexpr (kIsFloat) {
@@ -125,10 +125,13 @@ void CudaBackend<E>::linear_forward(Element* out, const Element* x, const Weight
     p.epilogue = Epilogue::bias;
     p.bias = bias_numbers(bias, w.rows);
     if (multiply_fused(p)) return;
-    p.epilogue = Epilogue::none;
-    multiply(p);
+    // The same roundings as above: of the bias, and of the sum.
+    device_.zero(out, static_cast<size_t>(N * w.rows) * sizeof(E));
     add_bias<E>(device_.stream(), numbers(out), bias.master, N, w.rows);
     check_launch("add_bias");
+    p.epilogue = Epilogue::none;
+    p.added = out;
+    multiply(p);
 }
 
 template <typename E>

@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Arrays arrays, StepStat
         state->steps += 1;
     else if (is_finite(state->norm))
         state->norm = __uint_as_float(0x7fc00000u);  // the loss was not finite: the host looks at the norm alone
+    state->update_loss = state->total_loss;
     state->total_loss = 0.0f;
 }
 

@@ -97,4 +97,16 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
                                                                      << 16;
 }
 
+// 2^x in one instruction: within 2^-22 of its size, and 0 where the result is no normal number.  For results that are rounded to
+// bfloat16 anyway.
+__device__ __forceinline__ float exp2_approx(float x) {
+#if defined(__CUDACC__)
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+#else
+    return exp2f(x);
+#endif
+}
+
 }  // namespace mg::cuda

@@ -200,6 +200,8 @@ float Gpt::loss() {
 
 float Gpt::gradient_norm() { return read_state().norm; }
 
+float Gpt::update_loss() { return read_state().update_loss; }
+
 int64_t Gpt::step_count() { return read_state().steps; }
 
 void Gpt::set_step_count(int64_t count) {

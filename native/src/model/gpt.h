@@ -40,6 +40,7 @@ class Gpt {
     // One update; gradient_norm() waits for it and tells the norm before clipping.
     void step(const AdamW& options);
     float gradient_norm();
+    float update_loss();
     // Gradients of batches since the last update are forgotten.
     void zero_gradients();
 
