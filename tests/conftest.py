@@ -49,16 +49,55 @@ def names() -> Path:
 
 @pytest.fixture(scope="session")
 def checked_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the whole library built: warnings are errors, 16-lane kernels run on AVX2."""
+    """A folder with the whole library built: warnings are errors, 16-lane kernels run on AVX2, and
+    beside it the library whose CUDA backend runs on the simulator."""
     import native_build
 
     folder = tmp_path_factory.mktemp("checked")
     source = native_build.copy_sources(folder)
     native_build.configure(
-        source, folder / "build", MICROGPT_WERROR="ON", MICROGPT_EMULATE_AVX512="ON"
+        source,
+        folder / "build",
+        MICROGPT_WERROR="ON",
+        MICROGPT_EMULATE_AVX512="ON",
+        MICROGPT_SIM="ON",
     )
     native_build.build(folder / "build")
     return folder / "build"
+
+
+@pytest.fixture(scope="session")
+def simulated_library(checked_build: Path) -> Path:
+    """The library that runs the CUDA backend's kernels on the CPU."""
+    return checked_build / "native" / "libmicrogpt_cuda_sim.so"
+
+
+# ---- fewer cases, for builds in which each takes long
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-of",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of each test's cases on each device run one of N, in their order from the first on",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share = int(config.getoption("--one-of"))
+    seen: dict[tuple[str, str], int] = {}
+    kept, left_out = [], []
+    for item in items:
+        case = getattr(item, "callspec", None)
+        device = str(case.params.get("device", case.params.get("kind", ""))) if case else ""
+        key = item.nodeid.split("[")[0], device
+        seen[key] = seen.get(key, -1) + 1
+        (left_out if seen[key] % share else kept).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 # ---- the table of errors: what compare.assert_close measured, the worst of each kind of tensor
