@@ -205,6 +205,14 @@ class GPT(ModelMemory):
         self._in_use.clear()
         return float(loss[0])
 
+    def update_loss(self) -> float:
+        """The loss of the last `step`: the sum of its batches', each times its loss_scale; waits
+        until it is known."""
+        loss = ffi.new("float *")
+        check(lib.mg_update_loss(self._model, loss))
+        self._in_use.clear()
+        return float(loss[0])
+
     def zero_gradients(self) -> None:
         """Forget the gradients that were added up since the last `step`."""
         check(lib.mg_zero_gradients(self._model))

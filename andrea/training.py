@@ -216,12 +216,9 @@ class _Loop:
         """
         config, model = self.config, self.model
         first = self.state.step * config.accumulate
-        total = 0.0
         for micro in range(first, first + config.accumulate):
             inputs, targets = self._batch(micro)
             model.forward_backward(inputs, targets, 1.0 / config.accumulate, wait=False)
-            if config.accumulate > 1:
-                total += model.loss()
         # Where a loss or a gradient is not finite, the engine updates nothing and says NaN.
         model.step(
             learning_rate,
@@ -233,9 +230,7 @@ class _Loop:
             wait=False,
         )
         self._next = first + config.accumulate, self.sampler.batch(first + config.accumulate)
-        if config.accumulate == 1:
-            total = model.loss()
-        return total / config.accumulate, model.last_gradient_norm
+        return model.update_loss(), model.last_gradient_norm
 
     def _batch(self, n: int) -> Batch:
         """Batch n of the run: made already, unless a run begins here."""

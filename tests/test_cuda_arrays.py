@@ -390,6 +390,7 @@ def test_queued_steps_are_the_same_steps(device: str) -> None:
         assert waiting.forward_backward(INPUTS, TARGETS, 0.5) == loss
         norm = waiting.step(0.01)
     assert (queued.loss(), queued.last_gradient_norm) == (loss, norm)
+    assert queued.update_loss() == waiting.update_loss() == loss  # half of it twice
     assert queued.step_count == waiting.step_count == 4
     assert queued.forward(INPUTS, TARGETS, wait=False) is None
     assert queued.loss() == waiting.forward(INPUTS, TARGETS)
