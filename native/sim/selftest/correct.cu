@@ -133,7 +133,7 @@ const std::vector<Case>& correct_cases() {
                  MG_LAUNCH(sum_last_block, 3, 64, 0, b.stream, b.out, b.out + 64, b.in, 512, b.counter);
          }},
         {"warp_primitives", [](Buffers& b) { MG_LAUNCH(warp_primitives, 1, 32, 0, b.stream, b.out); }},
-        {"block_votes", [](Buffers& b) { MG_LAUNCH(block_votes, 2, 128, 0, b.stream, b.out); }},
+        {"block_votes", [](Buffers& b) { MG_LAUNCH(block_votes, 1, 128, 0, b.stream, b.out); }},
         {"product_of_rows", [](Buffers& b) { MG_LAUNCH(one_product, 1, 32, 0, b.stream, b.out, false); }},
         {"product_of_columns", [](Buffers& b) { MG_LAUNCH(one_product, 1, 32, 0, b.stream, b.out, true); }},
         {"staged_copy",

@@ -48,7 +48,7 @@ void no_synchronize(Buffers& b) {
 void no_wait_between_streams(Buffers& b) {
     cudaStream_t other = nullptr;
     SUCCEEDS(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
-    MG_LAUNCH(add, 1, 128, 0, other, b.out, 1.0f);
+    MG_LAUNCH(add, 1, 64, 0, other, b.out, 1.0f);
     MG_LAUNCH(copy, 1, 64, 0, b.stream, b.out + 64, b.out);  // before the addition
     SUCCEEDS(cudaStreamSynchronize(b.stream));
     SUCCEEDS(cudaStreamSynchronize(other));
@@ -104,9 +104,9 @@ void events_order_streams(Buffers& b) {
     cudaEvent_t done = nullptr;
     SUCCEEDS(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     SUCCEEDS(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-    MG_LAUNCH(add, 1, 128, 0, other, b.out, 1.0f);
+    MG_LAUNCH(add, 1, 64, 0, other, b.out, 1.0f);
     SUCCEEDS(cudaEventRecord(done, other));
-    MG_LAUNCH(add, 1, 128, 0, other, b.out, 100.0f);  // after the event: not waited for
+    MG_LAUNCH(add, 1, 64, 0, other, b.out, 100.0f);  // after the event: not waited for
     SUCCEEDS(cudaStreamWaitEvent(b.stream, done));
     MG_LAUNCH(copy, 1, 64, 0, b.stream, b.out + 64, b.out);
     expect(cudaEventQuery(done) == cudaErrorNotReady, "the event is to come");
@@ -118,9 +118,9 @@ void events_order_streams(Buffers& b) {
 void default_stream_waits(Buffers& b) {
     cudaStream_t blocking = nullptr;
     SUCCEEDS(cudaStreamCreate(&blocking));
-    MG_LAUNCH(add, 1, 128, 0, blocking, b.out, 1.0f);
+    MG_LAUNCH(add, 1, 64, 0, blocking, b.out, 1.0f);
     MG_LAUNCH(copy, 1, 64, 0, nullptr, b.out + 64, b.out);
-    MG_LAUNCH(add, 1, 128, 0, blocking, b.out, 1.0f);
+    MG_LAUNCH(add, 1, 64, 0, blocking, b.out, 1.0f);
     SUCCEEDS(cudaStreamDestroy(blocking));
 }
 
