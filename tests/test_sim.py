@@ -183,12 +183,12 @@ def test_a_result_is_not_there_before_the_wait(programs: dict[str, Path]) -> Non
 
 def products() -> np.ndarray:
     row, k, column = np.ogrid[:16, :16, :8]
-    return ((row + k) * (k - column)).sum(1).ravel().astype(np.float64)
+    return np.asarray(((row + k) * (k - column)).sum(1).ravel(), np.float64)
 
 
 def staged_copies() -> np.ndarray:
-    numbers = np.where(np.arange(512) < 500, np.arange(512), 0)
-    return np.roll(numbers.reshape(4, 128).sum(0), -1).astype(np.float64)
+    copied = np.where(np.arange(512) < 500, np.arange(512), 0)
+    return np.asarray(np.roll(copied.reshape(4, 128).sum(0), -1), np.float64)
 
 
 def warp_results() -> np.ndarray:
