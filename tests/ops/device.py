@@ -138,6 +138,18 @@ class Device:
         values = np.asarray(values, np.float32)
         return bfloat16.rounded(values) if self.precision == "bf16" else values
 
+    def rounded_bias(self, bias: Array) -> Array:
+        """A bias as a product adds it whose result is Elements: a GPU's take it as Elements."""
+        return self.rounded(bias) if self.kind.backend == "cuda" else bias
+
+    def rounds_between(self, columns: int) -> bool:
+        """Whether GELU's gradient is multiplied into a product's result after that was rounded.
+
+        On a GPU, where cuBLASLt doesn't do both: it wants aligned rows that are whole groups of 8.
+        """
+        fused = self.kind.fused and self.kind.aligned and columns % 8 == 0
+        return self.kind.backend == "cuda" and not fused
+
     def opaque(self, op: str, *sizes: int) -> Written:
         """A buffer as large as mg_op_<op>(backend, *sizes) says, in the backend's own layout.
 

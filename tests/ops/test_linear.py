@@ -51,7 +51,8 @@ def exact_forward(device: Device, x: Array, weight: Array, bias: Array) -> Array
 def test_forward(device: Device, rng: np.random.Generator, shape: tuple[int, int, int]) -> None:
     x, weight, bias = inputs(device, rng, shape)
     (out,) = device.run("linear_forward", output(shape[0], shape[1]), x, weight, bias, *shape)
-    assert_close("out", out, exact_forward(device, x, weight, bias), TOLERANCE, device.unit)
+    expected = exact_forward(device, x, weight, device.rounded_bias(bias))
+    assert_close("out", out, expected, TOLERANCE, device.unit)
 
 
 @linear_shapes
@@ -68,7 +69,7 @@ def test_gelu_forward(
         bias,
         *shape,
     )
-    expected = exact_forward(device, x, weight, bias)
+    expected = exact_forward(device, x, weight, device.rounded_bias(bias))
     assert_close("hidden", hidden, expected, TOLERANCE, device.unit)
     activated = ops.gelu_forward(expected)
     # The engine may take gelu of hidden before or after its rounding.
@@ -122,7 +123,8 @@ def test_gelu_backward_input(
     activated = ops.gelu_forward(exact_hidden)
     dactivated = ops.linear_backward(exact_dout, activated, exact_weight)[0]
     expected = ops.gelu_backward(dactivated, exact_hidden)
-    assert_close("dhidden", dhidden, expected, TOLERANCE, device.unit)
+    roundings = 2 if device.rounds_between(shape[2]) else 1
+    assert_close("dhidden", dhidden, expected, TOLERANCE, roundings * device.unit)
     assert_close("out", out, activated, TOLERANCE, device.unit)
 
 
@@ -148,7 +150,8 @@ def test_operands_larger_than_what_is_packed_at_once(
     wide, deep = 4100, 1030
     x, weight, bias = inputs(device, rng, (17, wide, deep))
     (out,) = device.run("linear_forward", output(17, wide), x, weight, bias, 17, wide, deep)
-    assert_close("out", out, exact_forward(device, x, weight, bias), TOLERANCE, device.unit)
+    expected = exact_forward(device, x, weight, device.rounded_bias(bias))
+    assert_close("out", out, expected, TOLERANCE, device.unit)
     (dx,) = device.run(
         "linear_backward_input", output(17, wide), x, weight.T.copy(), 17, deep, wide
     )
