@@ -4,8 +4,8 @@
 // and values once, 16 bytes a thread.  Few rows with few heads would leave most of the GPU idle, so a context is split over several
 // blocks, whose results the last one to finish combines in the order of the keys.  How many blocks there are depends on sizes
 // alone, never on positions: the launch can be recorded, and replayed when the context is longer.
-#include "cuda/element.h"
 #include "cuda/kernel.h"
+#include "cuda/element.h"
 #include "cuda/launchers.h"
 
 #include <cfloat>
