@@ -46,60 +46,67 @@ int block_barrier(Vote vote, int value, Site site) {
     return s.vote_result;  // the next barrier cannot complete before this thread is there
 }
 
-// Does the work of the collective of `mask` once every lane of it that lives has arrived.
-void Scheduler::complete_if_all_wait(unsigned index, unsigned mask) {
+// Does the work of the set's collective once every lane of it that lives has arrived.
+bool Scheduler::complete_if_all_wait(unsigned index, LaneSet& set) {
     Warp& warp = warps[index];
-    const unsigned lanes = mask & warp.alive;
-    if (lanes == 0 || (warp.waiting & lanes) != lanes) return;
-    ThreadState* const of_lane = &threads[index * 32];
-    const ThreadState& first = of_lane[__builtin_ctz(lanes)];
-    void* parts[32];
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-        const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
-        const ThreadState& thread = of_lane[lane];
-        if (thread.mask != first.mask || thread.complete != first.complete || !same(thread.site, first.site))
-            fail("warp %u: lane %u is at %s:%d with mask %08x, lane %u at %s:%d with mask %08x", index, lane,
-                 thread.site.file, thread.site.line, thread.mask, first.lane, first.site.file, first.site.line,
-                 first.mask);
-        parts[lane] = thread.part;
-    }
-    if (first.complete != nullptr) first.complete(parts, lanes, first.site);
-    warp.waiting &= ~lanes;
-    ++warp.phase[__builtin_ctz(mask)];
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-        const unsigned thread = index * 32 + static_cast<unsigned>(__builtin_ctz(rest));
-        if (threads[thread].state == State::kAtCollective) make_ready(thread);
-    }
+    const unsigned lanes = set.mask & warp.alive;
+    if (set.waiting != lanes || lanes == 0) return false;
+    if (set.complete != nullptr) set.complete(warp.parts, lanes, set.site);
+    set.waiting = 0;
+    warp.busy &= ~(1u << (&set - warp.sets));
+    ++warp.phases[__builtin_ctz(set.mask)];
+    const Thread& running = *current.thread;
+    const unsigned others = running.warp == index ? lanes & ~(1u << running.lane) : lanes;
+    for (unsigned rest = others; rest != 0; rest &= rest - 1)
+        make_ready(index * 32 + static_cast<unsigned>(__builtin_ctz(rest)));
+    return true;
 }
+
+namespace {
+
+// The set that waits with this mask, or a free one.
+LaneSet& set_of(Warp& warp, unsigned mask) {
+    for (unsigned rest = warp.busy; rest != 0; rest &= rest - 1) {
+        LaneSet& set = warp.sets[__builtin_ctz(rest)];
+        if (set.mask == mask) return set;
+    }
+    return warp.sets[__builtin_ctz(~warp.busy)];
+}
+
+}  // namespace
 
 void warp_collective(unsigned mask, Complete complete, void* part, Site site) {
     Scheduler& s = scheduler;
     ThreadState& thread = s.running();
+    const unsigned lane = thread.lane;
     Warp& warp = s.warps[thread.warp];
-    if ((mask >> thread.lane & 1u) == 0)
-        fail("lane %u calls a collective at %s:%d with mask %08x, which lacks it", thread.lane, site.file, site.line,
-             mask);
-    thread.site = site;
-    thread.mask = mask;
-    thread.complete = complete;
-    thread.part = part;
-    unsigned& phase = warp.phase[__builtin_ctz(mask)];
-    const unsigned before = phase;
-    warp.waiting |= 1u << thread.lane;
-    s.complete_if_all_wait(thread.warp, mask);
-    if (phase == before)
-        s.wait(State::kAtCollective, site);
-    else
+    if ((mask >> lane & 1u) == 0)
+        fail("lane %u calls a collective at %s:%d with mask %08x, which lacks it", lane, site.file, site.line, mask);
+    LaneSet& set = set_of(warp, mask);
+    if (set.waiting == 0) {
+        set.mask = mask;
+        set.complete = complete;
+        set.site = site;
+        warp.busy |= 1u << (&set - warp.sets);
+    } else if (set.complete != complete || !same(set.site, site)) {
+        fail("warp %u: lane %u is at %s:%d with mask %08x, lane %d at %s:%d with mask %08x", thread.warp, lane,
+             site.file, site.line, mask, __builtin_ctz(set.waiting), set.site.file, set.site.line, set.mask);
+    }
+    warp.parts[lane] = part;
+    set.waiting |= 1u << lane;
+    if (s.complete_if_all_wait(thread.warp, set))
         s.give_way();
+    else
+        s.wait(State::kAtCollective, site);
     thread.state = State::kReady;
 }
 
 void warp_barrier(unsigned mask, Site site) {
     const ThreadState& thread = scheduler.running();
-    const int set = mask == 0 ? 0 : __builtin_ctz(mask);
     Warp& warp = scheduler.warps[thread.warp];
-    if (warp.tokens[set] == nullptr) warp.tokens[set] = new_tokens();
-    void* const token = warp.tokens[set]->of_phase[warp.phase[set] & 1u];
+    const int lowest = mask == 0 ? 0 : __builtin_ctz(mask);
+    if (warp.tokens[lowest] == nullptr) warp.tokens[lowest] = new_tokens();
+    void* const token = warp.tokens[lowest]->of_phase[warp.phases[lowest] & 1u];
     release(token);
     warp_collective(mask, nullptr, nullptr, site);
     acquire(token);

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 
-#include <algorithm>
 #include <numeric>
 
 #include "engine/failure.h"
@@ -28,7 +27,6 @@ unsigned Scheduler::draw(unsigned below) {
 }
 
 void Scheduler::make_ready(unsigned index) {
-    threads[index].state = State::kReady;
     unsigned at = ready_head + ready_count++;
     ready[at < count ? at : at - count] = index;
 }
@@ -96,7 +94,7 @@ void Scheduler::live() {
         finish(thread);
         Fiber* const fiber = thread.fiber;
         ThreadState* const following = next();
-        if (!under_tsan()) {  // (for TSan a fiber is a thread, of one block)
+        if (!under_tsan()) {  // (for TSan a fiber is a thread)
             if (following != nullptr && following->state == State::kUnstarted) {
                 following->fiber = fiber;
                 current.thread = following;
@@ -118,8 +116,8 @@ void Scheduler::finish(ThreadState& thread) {
     Warp& warp = warps[thread.warp];
     warp.alive &= ~(1u << thread.lane);
     // It may have been the last that a collective waited for: those that have exited do not take part.
-    for (unsigned lane = 0; lane < 32; ++lane)
-        if ((warp.waiting >> lane & 1u) != 0) complete_if_all_wait(thread.warp, threads[thread.warp * 32 + lane].mask);
+    for (unsigned rest = warp.busy; rest != 0; rest &= rest - 1)
+        complete_if_all_wait(thread.warp, warp.sets[__builtin_ctz(rest)]);
 }
 
 void Scheduler::report_deadlock() {
@@ -168,7 +166,7 @@ void Scheduler::run_block() {
         threads[i].fenced = false;
     }
     for (unsigned w = 0; w * 32 < count; ++w) {
-        warps[w].waiting = 0;
+        warps[w].busy = 0;
         warps[w].alive = count - w * 32 >= 32 ? ~0u : (1u << (count - w * 32)) - 1;
     }
     ready_head = ready_count = started = done = at_barrier = 0;
@@ -182,10 +180,11 @@ void Scheduler::run_block() {
         order_offset = draw(count);
     }
     barrier_tokens = new_tokens();
-    for (unsigned w = 0; w * 32 < count; ++w) std::fill_n(warps[w].tokens, 32, nullptr);
     if (under_tsan()) {
         // Every thread has a fiber of its own, and neighbouring blocks have none in common: what a fiber has done is ordered, and
         // through the barriers of its later block the order would reach all of that block's threads.
+        for (Warp& warp : warps)
+            for (TokenPair*& tokens : warp.tokens) tokens = nullptr;
         second_half = !second_half;
         const auto first = all.begin() + (second_half ? static_cast<std::ptrdiff_t>(count) : 0);
         idle.assign(first, first + static_cast<std::ptrdiff_t>(count));

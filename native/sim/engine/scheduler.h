@@ -26,10 +26,7 @@ struct PendingCopy {  // cp.async
 struct ThreadState : Thread {
     Fiber* fiber = nullptr;
     State state = State::kUnstarted;
-    Site site = {};  // where it waits, and with what
-    unsigned mask = 0;
-    Complete complete = nullptr;
-    void* part = nullptr;
+    Site site = {};       // where it waits
     bool fenced = false;  // __threadfence has been called
     unsigned copy_group = 0;
     std::vector<PendingCopy> copies;
@@ -42,11 +39,22 @@ struct TokenPair {
 };
 TokenPair* new_tokens();
 
-// What depends on a set of lanes is kept by its lowest lane: sets in use at a time do not overlap.
+// Lanes that wait for each other in a collective.  The first to arrive says how it is called, and the others must agree.
+struct LaneSet {
+    unsigned mask = 0, waiting = 0;
+    Complete complete = nullptr;
+    Site site = {};
+};
+
 struct Warp {
-    unsigned alive = 0, waiting = 0;
-    unsigned phase[32] = {};
-    TokenPair* tokens[32] = {};  // null: not used in this block
+    unsigned alive = 0;
+    unsigned busy = 0;  // sets that somebody waits in
+    LaneSet sets[32];   // as many as there can be
+    void* parts[32] = {};
+
+    // __syncwarp, by the lowest lane of the mask; null: not used in this block.
+    TokenPair* tokens[32] = {};
+    unsigned phases[32] = {};
 };
 
 struct Scheduler {
@@ -85,7 +93,7 @@ struct Scheduler {
     void make_ready(unsigned index);
     void wait(State state, Site site);  // the running thread, until made ready
     void give_way();                    // in random mode somebody else may go first
-    void complete_if_all_wait(unsigned warp, unsigned mask);
+    bool complete_if_all_wait(unsigned warp, LaneSet& set);
     void prepare(unsigned threads_of_block);
     void run_block();
 

@@ -6,6 +6,7 @@
 
 #include "engine/failure.h"
 #include "engine/sanitizers.h"
+#include "engine/wide.h"
 #include "sim_ptx.h"
 
 namespace mgsim {
@@ -44,6 +45,24 @@ float from_bits(uint32_t bits) {
 float low_half(unsigned both) { return from_bits(both << 16); }
 float high_half(unsigned both) { return from_bits(both & 0xffff0000u); }
 
+// d += a b, four rows at a time: sums that do not wait for each other.  d and b hold rows of 8 floats, each an Eight.
+MGSIM_FOR_THIS_MACHINE
+void multiply(Eight* d, const float (*a)[16], const Eight* b) {
+    for (int row = 0; row < 16; row += 4) {
+        Eight s0 = d[row], s1 = d[row + 1], s2 = d[row + 2], s3 = d[row + 3];
+        for (int k = 0; k < 16; ++k) {
+            s0 += b[k] * a[row][k];
+            s1 += b[k] * a[row + 1][k];
+            s2 += b[k] * a[row + 2][k];
+            s3 += b[k] * a[row + 3][k];
+        }
+        d[row] = s0;
+        d[row + 1] = s1;
+        d[row + 2] = s2;
+        d[row + 3] = s3;
+    }
+}
+
 }  // namespace
 
 void complete_mma(void* const* parts, unsigned lanes, Site site) {
@@ -63,13 +82,7 @@ void complete_mma(void* const* parts, unsigned lanes, Site site) {
             d[group + 8 * half][pair + 1] = part.d[2 * half + 1];
         }
     }
-    for (unsigned row = 0; row < 16; ++row) {
-        float sums[8];
-        for (unsigned column = 0; column < 8; ++column) sums[column] = d[row][column];
-        for (unsigned k = 0; k < 16; ++k)
-            for (unsigned column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
-        for (unsigned column = 0; column < 8; ++column) d[row][column] = sums[column];
-    }
+    multiply(reinterpret_cast<Eight*>(d), a, reinterpret_cast<const Eight*>(b));
     for (unsigned lane = 0; lane < 32; ++lane) {
         const MmaPart& part = *static_cast<const MmaPart*>(parts[lane]);
         const unsigned group = lane / 4, pair = lane % 4 * 2;

@@ -51,9 +51,6 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 
 }  // namespace mgsim
 
-// Whoever counts launches defines this before including the header.
-#ifndef MG_COUNT_LAUNCH
-#define MG_COUNT_LAUNCH() ((void)0)
-#endif
+// MG_COUNT_LAUNCH() is the includer's: what is to happen at each launch beside it.
 #define MG_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     (MG_COUNT_LAUNCH(), mgsim::launch(#kernel, kernel, dim3(grid), dim3(block), (shared_bytes), (stream), __VA_ARGS__))

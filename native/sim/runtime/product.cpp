@@ -7,13 +7,7 @@
 #include <vector>
 
 #include "cuda_bf16.h"
-
-// Vectors as wide as the machine has, whatever this file is compiled for.
-#if defined(__x86_64__) && !defined(__AVX2__)
-#define MGSIM_FOR_THIS_MACHINE __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
-#else
-#define MGSIM_FOR_THIS_MACHINE
-#endif
+#include "engine/wide.h"
 
 namespace mgsim {
 
@@ -34,7 +28,6 @@ void store(const ProductMatrix& m, int64_t row, int64_t column, float value) {
 }
 
 constexpr int64_t kRows = 16, kColumns = 6, kDepth = 256;
-typedef float Eight __attribute__((vector_size(32)));
 
 // sums (kColumns columns of kRows) += a (kRows of each depth) b (kColumns of each depth)
 MGSIM_FOR_THIS_MACHINE
