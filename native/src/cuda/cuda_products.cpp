@@ -28,7 +28,9 @@ Matrix<const void*> transposed(const void* at, int64_t stride) { return {at, str
 
 template <typename E>
 size_t CudaBackend<E>::scratch_bytes(const StepShape& s) const {
-    size_t total = Gemm::workspace_bytes(device_.major()) + Scratch::rounded(fixed_bytes());
+    constexpr size_t kCallersBuffers = 8;  // of a model, each rounded up to whole units
+    size_t total = kCallersBuffers * Scratch::kUnit;
+    total += Gemm::workspace_bytes(device_.major()) + Scratch::rounded(fixed_bytes());
     total += Scratch::rounded(floats_bytes(head_rows(s.N, s.V) * logits_stride(s.V)));
     if (!s.training) return total;
     total += Scratch::rounded(floats_bytes(s.widest));

@@ -35,8 +35,9 @@ class Scratch {
 
     void* at_least(Use use, size_t bytes);
 
-    // What a piece of that many bytes takes.
-    static size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+    // What a piece of that many bytes takes: the runtime hands out units of 512.
+    static constexpr size_t kUnit = 512;
+    static size_t rounded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
    private:
     struct Piece {
