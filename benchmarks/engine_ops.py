@@ -31,6 +31,7 @@ class EngineOps:
         self._backend = handle[0]
         self._memory: list[Any] = []
         self.precision = precision
+        self.device = device
         self.is_gpu = device != "cpu"
         self._forget_copies()
         self._mark = ffi.new("void **")

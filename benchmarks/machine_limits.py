@@ -12,7 +12,7 @@ from disturbance import CoreWatch, Measurement
 from engine_ops import EngineOps
 
 import andrea
-from andrea._library import ffi
+from andrea._library import cuda_info, ffi
 
 _SECONDS = 0.02  # of one timing: long beside waking the threads, short beside a change of clock
 _REPEATS = 7
@@ -31,7 +31,7 @@ class PeakProducts:
     def __init__(self, device: EngineOps) -> None:
         self._device = device
         self._operations = ffi.new("double *")
-        self._rounds = 1024
+        self._rounds = 1 if device.is_gpu else 1024
         while (seconds := _seconds_of(self._run)) < _SECONDS / 4:
             self._rounds *= 4
         self._rounds = max(1, round(self._rounds * _SECONDS / seconds))
@@ -129,8 +129,13 @@ class ReadBandwidth:
         return self._size * self._passes / seconds
 
 
-def beyond_the_caches() -> int:
-    """A size in bytes that no cache holds: four times the largest one, 256 MiB at least."""
+def beyond_the_caches(device: str) -> int:
+    """A size in bytes that no cache holds: four times the largest one, 256 MiB at least.
+
+    GPUs have 128 MiB at most (B200), and a simulated one has none.
+    """
+    if device != "cpu":
+        return _SMALLEST_BUFFER << 2 if not cuda_info().simulated else 1 << 16
     largest = 0
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text(encoding="ascii").strip()
@@ -171,7 +176,7 @@ def machine_limits(precisions: list[str], thread_counts: list[int], device: str)
     result: dict[str, Any] = {"flops": flops, "bandwidth": bandwidth, "products": parts}
     rates = {precision: ProductRate(precision, device) for precision in precisions}
     memory = EngineOps(precisions[0], device)
-    reader = ReadBandwidth(memory, beyond_the_caches())
+    reader = ReadBandwidth(memory, beyond_the_caches(device))
     watch = CoreWatch()
     for threads in sorted(set(thread_counts)):
         andrea.set_num_threads(threads)

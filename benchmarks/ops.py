@@ -76,7 +76,7 @@ def time_op(device: EngineOps, case: OpCase, peak: ProductRate, seconds: float) 
     from machine_limits import ReadBandwidth, beyond_the_caches
 
     run = case.prepare(device)
-    size = min(max(_SMALLEST_READ, int(case.bytes)), beyond_the_caches())
+    size = min(max(_SMALLEST_READ, int(case.bytes)), beyond_the_caches(device.device))
     reading = ReadBandwidth(device, size)
     run()
     watch = CoreWatch()
