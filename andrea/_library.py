@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,12 @@ def cuda_info() -> CudaInfo:
         else:
             values[name] = bool(value) if kind == "bool" else int(value)
     return CudaInfo(**values)
+
+
+@cache
+def has_simulated_gpu() -> bool:
+    """Whether device "cuda" of this library is a simulation, whose memory no GPU library knows."""
+    return cuda_info().simulated
 
 
 _is_cublaslt_offered = False

@@ -22,6 +22,7 @@ from .tensors import (
     Tensor,
     activations,
     is_host_readable,
+    read_tensors,
     tensors,
     views,
     write_tensors,
@@ -166,8 +167,7 @@ class ModelMemory:
         Raises:
             ArgumentError: there is no such kind.
         """
-        found = self.tensors(kind)
-        return {name: np.array(tensor.read()) for name, tensor in found.items()}
+        return read_tensors(self._model, kind)
 
     def write(self, values: Mapping[str, Any], kind: str = "parameters") -> None:
         """Write arrays by name, as `read` gave them; tensors that aren't named stay as they are.

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from ._library import check, ffi, lib, offer_cublaslt
+from ._library import check, ffi, has_simulated_gpu, lib, offer_cublaslt
 from .arguments import choice, integer, number
 from .arrays import float32_pointer, int32_pointer, token_array
 from .config import ModelConfig
@@ -21,7 +21,6 @@ from .decoder import Decoder
 from .device_arrays import device_array, import_cupy
 from .errors import ArgumentError, DeviceError, DTypeError
 from .memory import ModelMemory, native_config
-from .tensors import is_host_readable
 
 
 @dataclass(frozen=True)
@@ -314,7 +313,7 @@ class GPT(ModelMemory):
         shape = (*found.shape, self._config.vocab_size)
         on_device = (
             found.on_device
-            and not is_host_readable(self._model)
+            and not has_simulated_gpu()
             and importlib.util.find_spec("cupy") is not None
         )
         if on_device:

@@ -119,6 +119,21 @@ def views(model: Any, kind: str, device: str) -> dict[str, Any]:
     }
 
 
+def read_tensors(model: Any, kind: str) -> dict[str, Values]:
+    """Copies of all tensors of a kind, for the host."""
+    table = tensors(model, kind)
+    if is_host_readable(model):
+        return {name: np.array(tensor.read()) for name, tensor in table.items()}
+    # All at once: each copy waits for the device.
+    count = max(tensor.offset + tensor.size for tensor in table.values())
+    memory = np.empty(count, dtype=np.float32)
+    check(lib.mg_model_read(model, KINDS[kind], 0, count, float32_pointer(memory)))
+    return {
+        name: memory[tensor.offset : tensor.offset + tensor.size].reshape(tensor.shape)
+        for name, tensor in table.items()
+    }
+
+
 def write_tensors(model: Any, kind: str, values: Any) -> None:
     """Write arrays, by name, to the tensors of a kind; those not named stay as they are.
 

@@ -22,7 +22,7 @@ def machine_row(model: GPT, asked: str) -> tuple[str, str]:
     import andrea
 
     if model.device != "cpu":
-        return "machine", model.description
+        return "machine", f"{model.device}: {model.description}"
     engine = andrea.engine_info()
     isa = str(engine["isa"])
     parts = [

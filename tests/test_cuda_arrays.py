@@ -17,6 +17,7 @@ import pytest
 
 import andrea
 from andrea import ArgumentError, DeviceError, DTypeError, StateError
+from andrea._library import check, ffi, lib
 from andrea.arrays import gpu_view, token_array
 from andrea.device_arrays import current_stream, device_array
 
@@ -51,14 +52,14 @@ class FakeCupy:
         def __init__(self, shape: Any, dtype: Any, memptr: Any) -> None:
             self.shape, self.dtype, self.memptr = shape, dtype, memptr
 
-    def __init__(self) -> None:
+    def __init__(self, stream: int = 0) -> None:
         self.dtype = np.dtype
         self.cuda = SimpleNamespace(
             UnownedMemory=lambda address, size, owner, device_id: SimpleNamespace(
                 address=address, size=size, owner=owner, device_id=device_id
             ),
             MemoryPointer=lambda memory, offset: SimpleNamespace(mem=memory, offset=offset),
-            get_current_stream=lambda: SimpleNamespace(ptr=77),
+            get_current_stream=lambda: SimpleNamespace(ptr=stream),
         )
 
 
@@ -69,7 +70,7 @@ class Owner:
 def test_a_view_is_made_of_memory_with_an_owner_and_a_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(stream=77))
     owner = Owner()
     array = gpu_view(owner, 4096, (3, 5), np.float32, 2)
     memory = array.memptr.mem
@@ -114,7 +115,8 @@ def test_andrea_alone_imports_no_cupy() -> None:
     import subprocess
 
     code = (
-        "import sys, numpy, andrea; m = andrea.GPT(andrea.ModelConfig(5, 4, 1, 1, 4)); "
+        "import sys, numpy, andrea; "
+        "m = andrea.GPT(andrea.ModelConfig(5, 4, 1, 1, 4), device='cpu'); "
         "m.parameters(); m.train_step([[1, 2]], [[2, 3]], learning_rate=0.1); "
         "print('cupy' in sys.modules)"
     )
@@ -214,42 +216,58 @@ def test_a_model_on_the_cpu_takes_nothing_of_a_gpu() -> None:
 # ---- on a device, real or simulated
 
 
-def devices() -> list[str]:
+def device_names() -> list[str]:
     return ["cpu", *(["cuda"] if andrea.cuda_info().usable else [])]
 
 
+class DeviceMemory:
+    """Memory of the device that doesn't belong to a model."""
+
+    def __init__(self) -> None:
+        self.backend = ffi.new("mg_backend **")
+        check(lib.mg_backend_create(b"cuda", b"fp32", self.backend))
+        self.allocated: list[Any] = []
+
+    def put(self, array: np.ndarray[Any, Any], **changes: Any) -> Interface:
+        """A copy of the array on the device, as other libraries describe theirs."""
+        memory = ffi.new("void **")
+        check(lib.mg_backend_allocate(self.backend[0], array.nbytes, memory))
+        self.allocated.append(memory[0])
+        source = ffi.cast("const void *", array.ctypes.data)
+        check(lib.mg_backend_copy_in(self.backend[0], memory[0], source, array.nbytes))
+        address = int(ffi.cast("uintptr_t", memory[0]))
+        self.get(address, array.shape, array.dtype)  # waits until it is there
+        return Interface(array, address, **changes)
+
+    def get(self, address: int, shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
+        """What lies on the device."""
+        array = np.empty(shape, dtype)
+        target, source = ffi.cast("void *", array.ctypes.data), ffi.cast("const void *", address)
+        check(lib.mg_backend_copy_out(self.backend[0], target, source, array.nbytes))
+        return array
+
+    def close(self) -> None:
+        for memory in self.allocated:
+            lib.mg_backend_release(self.backend[0], memory)
+        lib.mg_backend_free(self.backend[0])
+
+
 @pytest.fixture
-def cuda_arrays() -> Any:
-    """Puts arrays into the device's memory: a function, and the arrays it made as int32."""
+def gpu() -> Any:
     if not andrea.cuda_info().usable:
         pytest.skip(f"no CUDA device: {andrea.cuda_info().reason}")
-    from andrea._library import check, ffi, lib
-
-    backend = ffi.new("mg_backend **")
-    check(lib.mg_backend_create(b"cuda", b"fp32", backend))
-    allocated = []
-
-    def put(array: np.ndarray[Any, Any], **changes: Any) -> Interface:
-        memory = ffi.new("void **")
-        check(lib.mg_backend_allocate(backend[0], array.nbytes, memory))
-        allocated.append(memory[0])
-        source = ffi.cast("const void *", array.ctypes.data)
-        check(lib.mg_backend_copy_in(backend[0], memory[0], source, array.nbytes))
-        return Interface(array, int(ffi.cast("uintptr_t", memory[0])), **changes)
-
-    yield put
-    for memory in allocated:
-        lib.mg_backend_release(backend[0], memory)
-    lib.mg_backend_free(backend[0])
+    memory = DeviceMemory()
+    yield memory
+    memory.close()
 
 
-def cuda_model(precision: str = "fp32") -> andrea.GPT:
-    return andrea.GPT(CONFIG, device="cuda", precision=precision, seed=4)
+def cuda_model() -> andrea.GPT:
+    return andrea.GPT(CONFIG, device="cuda", precision="fp32", seed=4)
 
 
 @pytest.mark.parametrize("stream", [None, 1])
-def test_batches_on_the_device_train_like_those_of_the_host(cuda_arrays: Any, stream: Any) -> None:
-    inputs, targets = cuda_arrays(INPUTS, stream=stream), cuda_arrays(TARGETS, stream=stream)
+def test_batches_on_the_device_train_like_those_of_the_host(gpu: DeviceMemory, stream: Any) -> None:
+    inputs, targets = gpu.put(INPUTS, stream=stream), gpu.put(TARGETS, stream=stream)
     ours, theirs = cuda_model(), cuda_model()
     assert ours.forward(inputs, targets) == theirs.forward(INPUTS, TARGETS)
     for _ in range(3):
@@ -263,91 +281,147 @@ def test_batches_on_the_device_train_like_those_of_the_host(cuda_arrays: Any, st
     assert logits.tobytes() == theirs.logits(INPUTS).tobytes()
 
 
-def test_wrong_ids_on_the_device_are_told_when_the_loss_is_asked_for(cuda_arrays: Any) -> None:
+def test_a_batch_that_is_still_being_written_is_waited_for(gpu: DeviceMemory) -> None:
+    """Its values are queued on another stream: without waiting, the memory holds something else."""
+    producer, model = cuda_model(), cuda_model()
+    batch = []
+    for kind, values in ((lib.MG_MOMENT_1, INPUTS), (lib.MG_MOMENT_2, TARGETS)):
+        memory = ffi.new("float **")
+        check(lib.mg_model_memory(producer._model, kind, memory))
+        bits = ffi.cast("const float *", values.ctypes.data)
+        check(lib.mg_model_write(producer._model, kind, 0, values.size, bits))
+        address = int(ffi.cast("uintptr_t", memory[0]))
+        batch.append(Interface(values, address, stream=producer.stream))
+    assert model.forward(*batch) == cuda_model().forward(INPUTS, TARGETS)
+
+
+def test_wrong_ids_on_the_device_are_told_when_the_loss_is_asked_for(gpu: DeviceMemory) -> None:
     model = cuda_model()
     before = {name: values.tobytes() for name, values in model.read().items()}
-    good, targets = cuda_arrays(INPUTS), cuda_arrays(TARGETS)
+    good, targets = gpu.put(INPUTS), gpu.put(TARGETS)
     for wrong in (INPUTS + 9, INPUTS - 3):
         with pytest.raises(ArgumentError, match="vocabulary"):
-            model.forward(cuda_arrays(wrong), targets)
+            model.forward(gpu.put(wrong), targets)
         with pytest.raises(ArgumentError, match="vocabulary"):
-            model.train_step(cuda_arrays(wrong), targets, learning_rate=0.1)
+            model.train_step(gpu.put(wrong), targets, learning_rate=0.1)
         assert np.isnan(model.last_gradient_norm)
     with pytest.raises(ArgumentError, match="-1"):
-        model.forward_backward(good, cuda_arrays(np.full_like(TARGETS, -1)))
+        model.forward_backward(good, gpu.put(np.full_like(TARGETS, -1)))
     model.step(0.1)
     assert model.step_count == 0
     assert {name: values.tobytes() for name, values in model.read().items()} == before
     assert np.isfinite(model.train_step(good, targets, learning_rate=0.1))
 
 
-def test_one_batch_lies_in_one_place(cuda_arrays: Any) -> None:
+def test_one_batch_lies_in_one_place(gpu: DeviceMemory) -> None:
     model = cuda_model()
     with pytest.raises(ArgumentError, match="both"):
-        model.forward(cuda_arrays(INPUTS), TARGETS)
+        model.forward(gpu.put(INPUTS), TARGETS)
     with pytest.raises(ArgumentError, match="one shape"):
-        model.forward(cuda_arrays(INPUTS), cuda_arrays(TARGETS[:, :3].copy()))
+        model.forward(gpu.put(INPUTS), gpu.put(TARGETS[:, :3].copy()))
     with pytest.raises(ArgumentError, match="block_size"):
-        model.forward(*[cuda_arrays(np.zeros((1, 7), np.int32))] * 2)
+        model.forward(*[gpu.put(np.zeros((1, 7), np.int32))] * 2)
 
 
-# ---- activations, on any device
+# ---- views, on any device
+
+
+class Views:
+    """Reads arrays over a model's memory; those of the simulated GPU through a stand-in for CuPy,
+    since its memory is closed to the host."""
+
+    def __init__(self, device: str, memory: DeviceMemory | None) -> None:
+        self.device, self.memory = device, memory
+
+    def model(self, precision: str) -> andrea.GPT:
+        return andrea.GPT(CONFIG, device=self.device, precision=precision, seed=4)
+
+    def read(self, array: Any) -> np.ndarray[Any, Any]:
+        if isinstance(array, FakeCupy.ndarray):
+            assert self.memory is not None
+            return self.memory.get(array.memptr.mem.address, array.shape, array.dtype)
+        host: np.ndarray[Any, Any] = array if isinstance(array, np.ndarray) else array.get()
+        return host
+
+
+@pytest.fixture(params=device_names())
+def views(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "cpu":
+        yield Views("cpu", None)
+        return
+    if andrea.cuda_info().simulated:
+        monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    else:
+        pytest.importorskip("cupy", reason="CuPy is not installed")
+    memory = DeviceMemory()
+    yield Views(request.param, memory)
+    memory.close()
+
+
+def test_views_are_the_models_own_memory(views: Views) -> None:
+    model = views.model("fp32")
+    model.forward_backward(INPUTS, TARGETS)
+    gradients = model.gradients()
+    for name, values in model.read("gradients").items():
+        assert views.read(gradients[name]).tobytes() == values.tobytes()
+    parameters, moments = model.parameters(), model.first_moments()
+    model.step(0.01)
+    for kind, arrays in (("parameters", parameters), ("first_moments", moments)):
+        for name, values in model.read(kind).items():
+            assert values.any()
+            assert views.read(arrays[name]).tobytes() == values.tobytes(), name
+    model.close()
+    del model
+    gc.collect()
+    assert np.isfinite(views.read(parameters["wte.weight"])).all()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("device", devices())
-def test_activations_are_views_with_names(device: str, precision: str) -> None:
-    model = andrea.GPT(CONFIG, device=device, precision=precision, seed=4)
-    if device == "cuda" and not andrea.cuda_info().simulated:
-        pytest.importorskip("cupy", reason="CuPy is not installed")
+def test_activations_have_names(views: Views, precision: str) -> None:
+    model = views.model(precision)
     with pytest.raises(StateError, match="forward"):
         model.activations()
     loss = model.forward(INPUTS, TARGETS)
-    found = model.activations()
-    assert len(found) == len(set(found))
-    host = {name: a if isinstance(a, np.ndarray) else a.get() for name, a in found.items()}
+    host = {name: views.read(array) for name, array in model.activations().items()}
     assert host["h.0.input"].shape == (2, 4, 8) and host["h.0.attn.c_attn"].shape == (2, 4, 24)
     assert host["h.1.mlp.c_fc"].shape == (2, 4, 32) and host["ln_f.rstd"].shape == (2, 4)
     weights = model.read()
     expected = weights["wte.weight"][INPUTS] + weights["wpe.weight"][:4]
     assert np.allclose(host["h.0.input"], expected, atol=1e-6)
     assert host["losses"].sum() / 7 == pytest.approx(loss, rel=1e-6)
-    of_layers = host["h.0.attn.c_attn"].dtype
-    assert of_layers.itemsize == (4 if precision == "fp32" else 2)
+    assert host["h.0.attn.c_attn"].dtype.itemsize == (4 if precision == "fp32" else 2)
     assert host["h.0.middle"].dtype == host["h.1.ln_2.mean"].dtype == np.float32
     model.backward()
     with pytest.raises(StateError, match="forward"):
         model.activations()
 
 
-@pytest.mark.parametrize("device", devices())
-def test_views_of_activations_outlive_everything(device: str) -> None:
-    if device == "cuda" and not andrea.cuda_info().simulated:
-        pytest.importorskip("cupy", reason="CuPy is not installed")
-    model = andrea.GPT(CONFIG, device=device, precision="fp32", seed=4)
+def test_views_of_activations_outlive_everything(views: Views) -> None:
+    large = np.zeros((8, 6), np.int32)
+    model = views.model("fp32")
     model.forward(INPUTS, TARGETS)
-    array = model.activations()["h.0.input"][1:]
-    before = array.copy()
+    array = model.activations()["h.0.input"]
+    before = views.read(array).copy()
     with pytest.raises(StateError, match="alive"):
-        model.forward(np.zeros((8, 6), np.int32), np.zeros((8, 6), np.int32))
+        model.forward(large, large)
     with pytest.raises(StateError, match="alive"):
-        model.logits(np.zeros((8, 6), np.int32))
+        model.logits(large)
     model.forward(INPUTS, TARGETS)  # no larger: the memory stays
     model.close()
     del model
     gc.collect()
-    assert (array == before).all()
-    other = andrea.GPT(CONFIG, device=device, precision="fp32")
+    assert (views.read(array) == before).all()
+    other = views.model("fp32")
     other.forward(INPUTS, TARGETS)
     other.activations()
     gc.collect()
-    other.forward(np.zeros((8, 6), np.int32), np.zeros((8, 6), np.int32))  # no view is left
+    other.forward(large, large)  # no view is left
 
 
 # ---- copies, and work that is queued
 
 
-@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("device", device_names())
 def test_copies_go_both_ways_on_any_device(device: str) -> None:
     ours = andrea.GPT(CONFIG, device=device, precision="fp32", seed=4)
     theirs = andrea.GPT(CONFIG, device=device, precision="fp32", seed=5)
@@ -358,7 +432,7 @@ def test_copies_go_both_ways_on_any_device(device: str) -> None:
         assert any(array.any() for array in values.values())
         theirs.write(values, kind)
         for name, array in theirs.read(kind).items():
-            assert array.tobytes() == values[name].tobytes() and array.flags.owndata
+            assert array.tobytes() == values[name].tobytes()
             assert np.asarray(ours.tensors(kind)[name]).tobytes() == array.tobytes()
     theirs.step_count = ours.step_count
     assert theirs.forward(INPUTS, TARGETS) == ours.forward(INPUTS, TARGETS)
@@ -376,7 +450,7 @@ def test_copies_go_both_ways_on_any_device(device: str) -> None:
         ours.read("moments")
 
 
-@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("device", device_names())
 def test_queued_steps_are_the_same_steps(device: str) -> None:
     queued, waiting = (andrea.GPT(CONFIG, device=device, precision="fp32", seed=4) for _ in "ab")
     assert np.isnan(queued.last_gradient_norm)
@@ -400,12 +474,12 @@ def test_queued_steps_are_the_same_steps(device: str) -> None:
     queued.synchronize()
 
 
-@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("device", device_names())
 def test_a_model_names_its_stream(device: str) -> None:
     model = andrea.GPT(CONFIG, device=device)
     assert model.__cuda_stream__() == (0, model.stream)
     assert (model.stream == 0) == (device == "cpu")
-    assert device in model.description and model.precision in model.description
+    assert model.precision in model.description and "\n" not in model.description
 
 
 def test_the_cpu_is_no_gpu() -> None:
