@@ -40,7 +40,7 @@ __device__ __forceinline__ void row_dots(float (&dots)[kBlocks<kDim>][2], const 
 #pragma unroll
         for (int step = 0; step < kDim / 16; ++step) {
             unsigned other[4];
-            load_left<kDim>(other, out, row + 16 * m, step);
+            ldmatrix_x4(other, out + rows_first<kDim>(row + 16 * m, 2 * step));
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const unsigned own = dout.operands[step][m][i];

@@ -53,14 +53,14 @@ __device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* from, int stri
     const int row = thread / static_cast<int>(Layout::kPieces), piece = thread % static_cast<int>(Layout::kPieces);
     if (row >= kAtOnce) return;
     const int left = head_dim - piece * kPiece;
-    const Bf16* source = from + static_cast<int64_t>(row) * stride + piece * kPiece;
+    const Bf16* source = from + (row * stride + piece * kPiece);  // within a tile 32 bits do
     Bf16* const to = tile + Layout::at(row, piece);
     if (whole_pieces) {
 #pragma unroll
         for (int i = 0; i < kRows; i += kAtOnce) {
             const bool valid = row + i < rows && left > 0;
             cp_async_16(to + i * kDim, valid ? source : from, valid);
-            source += static_cast<int64_t>(kAtOnce) * stride;
+            source += kAtOnce * stride;
         }
     } else {
 #pragma unroll 1
@@ -73,16 +73,23 @@ __device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* from, int stri
                 bits.words[j / 2] = low | high << 16;
             }
             *reinterpret_cast<PieceBits*>(to + i * kDim) = bits;
-            source += static_cast<int64_t>(kAtOnce) * stride;
+            source += kAtOnce * stride;
         }
     }
 }
 
-// The left operand of one step: 16 rows from `row` on, 16 numbers from 16 step on.  Lane l names row l % 16, piece l / 16.
+// Where this lane's row of an ldmatrix_x4 lies, for 16 rows and 16 numbers from `row` and `piece` on.  Along the rows first: the
+// registers get rows 0-7, rows 8-15, and the same of the second piece, as a left operand wants it.  (lane l: row l % 16, piece l / 16)
 template <int kDim>
-__device__ __forceinline__ void load_left(unsigned (&left)[4], const Bf16* tile, unsigned row, unsigned step) {
+__device__ __forceinline__ unsigned rows_first(unsigned row, unsigned piece) {
     const unsigned lane = lane_of_thread();
-    ldmatrix_x4(left, tile + TileLayout<kDim>::at(row + lane % 16, 2 * step + lane / 16));
+    return TileLayout<kDim>::at(row + lane % 16, piece + lane / 16);
+}
+// Along the numbers first: both pieces of rows 0-7, then both of rows 8-15.
+template <int kDim>
+__device__ __forceinline__ unsigned pieces_first(unsigned row, unsigned piece) {
+    const unsigned lane = lane_of_thread();
+    return TileLayout<kDim>::at(row + lane / 16 * 8 + lane % 8, piece + lane / 8 % 2);
 }
 
 // 16 kBlocks rows as left operands, held in registers from one load on ...
@@ -95,7 +102,8 @@ struct HeldRows {
 #pragma unroll
         for (int step = 0; step < kDim / 16; ++step)
 #pragma unroll
-            for (int m = 0; m < kBlocks; ++m) load_left<kDim>(operands[step][m], tile, row + 16 * m, step);
+            for (int m = 0; m < kBlocks; ++m)
+                ldmatrix_x4(operands[step][m], tile + rows_first<kDim>(row + 16 * m, 2 * step));
     }
     __device__ __forceinline__ void get(unsigned (&left)[4], int step, int m) const {
 #pragma unroll
@@ -103,11 +111,11 @@ struct HeldRows {
     }
 };
 
-// ... or read from their tile again each time, where the registers are needed for more.  Unrolling no more than 4 steps keeps the
+// ... or read from their tile again each time, where the registers are needed for more.  Unrolling 2 steps, and no more, keeps the
 // compiler from filling them with what comes later.
 template <int kDim, int kBlocks>
 struct SharedRows {
-    static constexpr int kStepsTogether = kDim % 64 == 0 ? 4 : kDim / 16;
+    static constexpr int kStepsTogether = 2;
     const Bf16* tile;
     unsigned row;
 
@@ -116,7 +124,7 @@ struct SharedRows {
         row = first;
     }
     __device__ __forceinline__ void get(unsigned (&left)[4], int step, int m) const {
-        load_left<kDim>(left, tile, row + 16 * m, step);
+        ldmatrix_x4(left, tile + rows_first<kDim>(row + 16 * m, 2 * step));
     }
 };
 
@@ -133,11 +141,11 @@ __device__ __forceinline__ void clear(Sums<kBlocks, kColumns>& sums) {
             for (int i = 0; i < 4; ++i) sums[m][n][i] = 0.0f;
 }
 
-// sums = left rows times kRows rows of a tile: dot products over kDim.  The tile's rows are the columns of the
-// right operand, so ldmatrix needs no transposition.  One load: two blocks of 8 rows, for both halves of the step.
+// sums = left rows times kRows rows of a tile: dot products over kDim.  The tile's rows are the columns of the right operand, so
+// ldmatrix needs no transposition.  One load gives two blocks of 8 rows; an operand's two registers have to be neighbours, hence its
+// order.
 template <int kDim, int kBlocks, int kRows, typename Left>
 __device__ __forceinline__ void dot_rows(Sums<kBlocks, kRows>& sums, const Left& left, const Bf16* tile) {
-    const unsigned lane = lane_of_thread();
     clear<kBlocks, kRows>(sums);
 #pragma unroll Left::kStepsTogether
     for (int step = 0; step < kDim / 16; ++step) {
@@ -147,8 +155,7 @@ __device__ __forceinline__ void dot_rows(Sums<kBlocks, kRows>& sums, const Left&
 #pragma unroll
         for (int n = 0; n < kRows / 8; n += 2) {
             unsigned b[4];
-            const unsigned column = 8 * n + lane / 16 * 8 + lane % 8;
-            ldmatrix_x4(b, tile + TileLayout<kDim>::at(column, 2 * step + lane / 8 % 2));
+            ldmatrix_x4(b, tile + pieces_first<kDim>(8 * n, 2 * step));
             const unsigned first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
 #pragma unroll
             for (int m = 0; m < kBlocks; ++m) {
@@ -159,18 +166,17 @@ __device__ __forceinline__ void dot_rows(Sums<kBlocks, kRows>& sums, const Left&
     }
 }
 
-// sums += weights times kRows rows of a tile: weighted sums of rows.  `weights` are what pack_weights made of an
-// earlier product.  The tile's rows are the rows of the right operand: ldmatrix transposes.
+// sums += weights times kRows rows of a tile: weighted sums of rows.  `weights` are what pack_weights made of an earlier product.
+// The tile's rows are the rows of the right operand: ldmatrix transposes, and one load gives two blocks of 8 columns.
 template <int kDim, int kBlocks, int kRows>
 __device__ __forceinline__ void add_rows(Sums<kBlocks, kDim>& sums, const unsigned (&weights)[kBlocks][kRows / 16][4],
                                          const Bf16* tile) {
-    const unsigned lane = lane_of_thread();
 #pragma unroll
     for (int step = 0; step < kRows / 16; ++step) {
 #pragma unroll
         for (int n = 0; n < kDim / 8; n += 2) {
             unsigned b[4];
-            ldmatrix_x4_trans(b, tile + TileLayout<kDim>::at(16 * step + lane % 16, n + lane / 16));
+            ldmatrix_x4_trans(b, tile + rows_first<kDim>(16 * step, n));
             const unsigned first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
 #pragma unroll
             for (int m = 0; m < kBlocks; ++m) {
