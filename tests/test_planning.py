@@ -328,3 +328,33 @@ def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available_memory() == 10**9
     monkeypatch.setattr(machine, "_cgroup_memory", lambda: None)
     assert available_memory() == 8 * 10**9
+
+
+def test_a_gpus_free_memory_counts_for_runs_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from andrea import _library, machine
+
+    info = dataclasses.replace(
+        andrea.cuda_info(), usable=True, memory_total=9 * 10**9, memory_free=5 * 10**9
+    )
+    monkeypatch.setattr(_library, "cuda_info", lambda: info)
+    for device in ("cuda", "cuda:1", "auto"):
+        assert machine.is_gpu(device) and available_memory(device) == 5 * 10**9
+    assert not machine.is_gpu("cpu") and available_memory("cpu") != 5 * 10**9
+    info = dataclasses.replace(info, usable=False)
+    assert not machine.is_gpu("auto") and available_memory("auto") == available_memory("cpu")
+
+
+def test_memory_is_planned_for_the_device_and_precision_of_the_run() -> None:
+    totals = {}
+    for precision in ("fp32", "bf16"):
+        made = plan(
+            Choices(n_layer=4, n_embd=128, block_size=64, batch_size=16, steps=10),
+            vocab_size=66,
+            train_tokens=10**6,
+            device="cpu",
+            precision=precision,
+        )
+        totals[precision] = made.memory["activations"]
+        expected = memory_plan(made.model, 16, device="cpu", precision=precision)
+        assert made.memory == expected
+    assert totals["bf16"] < 0.8 * totals["fp32"]
