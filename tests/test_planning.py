@@ -337,11 +337,13 @@ def test_a_gpus_free_memory_counts_for_runs_on_it(monkeypatch: pytest.MonkeyPatc
         andrea.cuda_info(), usable=True, memory_total=9 * 10**9, memory_free=5 * 10**9
     )
     monkeypatch.setattr(_library, "cuda_info", lambda: info)
+    monkeypatch.setattr(machine, "_system_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(machine, "_cgroup_memory", lambda: None)
     for device in ("cuda", "cuda:1", "auto"):
         assert machine.is_gpu(device) and available_memory(device) == 5 * 10**9
-    assert not machine.is_gpu("cpu") and available_memory("cpu") != 5 * 10**9
+    assert not machine.is_gpu("cpu") and available_memory("cpu") == 8 * 10**9
     info = dataclasses.replace(info, usable=False)
-    assert not machine.is_gpu("auto") and available_memory("auto") == available_memory("cpu")
+    assert not machine.is_gpu("auto") and available_memory("auto") == 8 * 10**9
 
 
 def test_memory_is_planned_for_the_device_and_precision_of_the_run() -> None:
