@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "backend.h"
-#include "c_api_model.h"
+#include "model_handle.h"
 #include "guard.h"
 
 namespace mg {

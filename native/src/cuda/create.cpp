@@ -1,17 +1,15 @@
-// "cuda:1", "bf16" -> a backend, and the switches that all backends of the process share.
+// "cuda:1", "bf16" -> a backend, and the switch that all backends of the process share.
 #include <atomic>
 #include <cstdlib>
 
 #include "cuda/create.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/switches.h"
 #include "error.h"
 
 namespace mg::cuda {
 namespace {
 
 std::atomic<bool> fused{true};
-std::atomic<int64_t> head_rows{0};
 
 // The first GPU whose tensor cores multiply bfloat16 numbers.
 constexpr int kBf16Major = 8;
@@ -28,9 +26,7 @@ int index_of(const std::string& device) {
 }  // namespace
 
 bool fused_epilogues() { return fused; }
-int64_t most_head_rows() { return head_rows; }
 void set_fused_epilogues(bool on) { fused = on; }
-void set_head_rows(int64_t rows) { head_rows = rows; }
 
 std::unique_ptr<Backend> create_cuda_backend(const std::string& device, const std::string& precision) {
     const int index = index_of(device);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,9 +42,8 @@ std::unique_ptr<Backend> create_cuda_backend(const std::string& device, const st
 // Where cuBLASLt lies: tried before the loader's own search.  Empty: nowhere in particular.  Has no effect once it is open.
 void set_cublaslt_path(const std::string& path);
 
-// For tests: products without fused epilogues, as where cuBLASLt has none for a shape; and the rows of logits held at once, 0:
-// as many as memory is meant for.
+// For tests: products without fused epilogues, as where cuBLASLt has none for a shape.
 void set_fused_epilogues(bool fused);
-void set_head_rows(int64_t rows);
+bool fused_epilogues();
 
 }  // namespace mg::cuda

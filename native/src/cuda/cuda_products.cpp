@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "cuda/check.h"
+#include "cuda/create.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/switches.h"
 #include "error.h"
 
 namespace mg::cuda {
@@ -220,13 +220,12 @@ void CudaBackend<E>::linear_backward_weight(float* dweight, float* dbias, const 
 
 // ---- head and loss, a chunk of rows at a time: logits in float32, their gradient as Elements where they were
 
-// Logits take a 32nd of the GPU's memory at most; chunks are about equal.
+// Logits take a 32nd of the GPU's memory at most; chunks are about equal, of whole groups of rows where there are many.
 template <typename E>
 int64_t CudaBackend<E>::head_rows(int64_t N, int64_t V) const {
     const int64_t memory = static_cast<int64_t>(device_.memory_bytes() / 32 / sizeof(float));
-    int64_t most = memory / logits_stride(V) / kRowMultiple * kRowMultiple;
-    if (most_head_rows() > 0) most = most_head_rows();
-    most = std::max<int64_t>(1, most);
+    int64_t most = std::max<int64_t>(1, memory / logits_stride(V));
+    if (most > kRowMultiple) most = most / kRowMultiple * kRowMultiple;
     if (N <= most) return N;
     const int64_t chunks = (N + most - 1) / most;
     return std::min(most, round_up((N + chunks - 1) / chunks, kRowMultiple));

@@ -27,6 +27,5 @@ std::unique_ptr<Backend> create_cuda_backend(const std::string& device, const st
 
 void set_cublaslt_path(const std::string&) {}
 void set_fused_epilogues(bool) {}
-void set_head_rows(int64_t) {}
 
 }  // namespace mg::cuda
