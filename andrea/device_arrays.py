@@ -62,7 +62,12 @@ def gpu_view(
 def current_stream() -> int | None:
     """The stream that CuPy queues on in this thread, as a number; None where CuPy isn't in use."""
     cupy = sys.modules.get("cupy")
-    return None if cupy is None else int(cupy.cuda.get_current_stream().ptr)
+    if cupy is None:
+        return None
+    try:
+        return int(cupy.cuda.get_current_stream().ptr)
+    except RuntimeError:  # it found no driver or GPU: so it has queued nothing
+        return None
 
 
 @dataclass(frozen=True)
