@@ -42,7 +42,7 @@ def test_loss_logits_and_gradients(kind: Kind, case: str) -> None:
         assert_close("logits", both.engine.logits(tokens), logits, both.tolerances.logits)
         assert_close("loss", both.engine.forward(tokens, targets), loss, both.tolerances.loss)
         both.engine.backward()
-        check_gradients(kind.precision, both.engine.gradients(), gradients)
+        check_gradients(kind.precision, both.engine.read("gradients"), gradients)
 
 
 @cases("usual", "odd")
@@ -73,7 +73,7 @@ def test_untrained_engine_agrees_too(kind: Kind) -> None:
     assert abs(loss - np.log(256)) < 0.1
     measured = engine.forward_backward(tokens, targets)
     assert_close("loss", measured, loss, kind.tolerances.loss)
-    check_gradients(kind.precision, engine.gradients(), gradients)
+    check_gradients(kind.precision, engine.read("gradients"), gradients)
     engine.close()
 
 
@@ -90,7 +90,7 @@ def test_ignored_targets(kind: Kind) -> None:
             both.engine.zero_gradients()
             measured = both.engine.forward_backward(tokens, only)
             assert_close("loss of one", measured, loss, both.tolerances.one_loss)
-            check_gradients(kind.precision, both.engine.gradients(), gradients)
+            check_gradients(kind.precision, both.engine.read("gradients"), gradients)
 
 
 @every_kind
@@ -113,7 +113,7 @@ def test_accumulation_equals_the_large_batch(kind: Kind, parts: int, rows: int) 
         assert_close("loss", np.mean(losses), loss, both.tolerances.loss)
         for name, gradient in both.engine.read("gradients").items():
             assert_close(f"{name}, parts and whole", gradient, whole[name], both.tolerances.parts)
-        check_gradients(kind.precision, both.engine.gradients(), expected)
+        check_gradients(kind.precision, both.engine.read("gradients"), expected)
         norm = both.engine.step(learning_rate=0.0)
         assert_close("norm", norm, adamw.global_norm(expected), both.tolerances.norm)
 
