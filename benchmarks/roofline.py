@@ -69,15 +69,18 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     if not (0 < arguments.gemm <= 1 and 0 < arguments.memory <= 1 and arguments.gap >= 0):
         parser.error("--gemm and --memory are shares above 0 up to 1, --gap is not negative")
     arguments.times = None
+    at = "--shape: "
     try:
         arguments.sizes = shape_of(_SHORT_NAMES.get(arguments.shape, arguments.shape))
+        at = "--measured: "
         if arguments.measured is not None and not arguments.plan:
             arguments.times, arguments.sizes = read_measured(arguments.measured)
+        at = "--tokens: "
         if arguments.tokens is not None or arguments.times is None:
             tokens = DEFAULT_TOKENS if arguments.tokens is None else arguments.tokens
             arguments.sizes = arguments.sizes.with_tokens(tokens)
     except ValueError as error:
-        parser.error(str(error))
+        parser.error(f"{at}{error}")
     return arguments
 
 
@@ -93,9 +96,9 @@ def read_measured(path: Path) -> tuple[dict[str, float], Shape]:
         times = {name: float(one["seconds"]) for name, one in told["ops"].items()}
         shape = Shape(**told["shape"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"--measured: {path} is not from ops.py --json: {error!r}") from error
+        raise ValueError(f"{path} is not from ops.py --json: {error!r}") from error
     if not on_gpu:
-        raise ValueError(f"--measured: {path} is of {told['device']} in {told['precision']}")
+        raise ValueError(f"{path} is of {told['device']} in {told['precision']}")
     return times, shape
 
 
