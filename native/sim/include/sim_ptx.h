@@ -5,18 +5,19 @@
 
 #include "cuda_runtime.h"
 
+// Declared as the compiler, which knows these functions, declares them.
 #if defined(__SANITIZE_ADDRESS__)
-extern "C" void __asan_loadN(void*, unsigned long);
-extern "C" void __asan_storeN(void*, unsigned long);
+extern "C" void __asan_loadN(void*, long);
+extern "C" void __asan_storeN(void*, long);
 #elif defined(__SANITIZE_THREAD__)
-extern "C" void __tsan_read_range(void*, unsigned long);
-extern "C" void __tsan_write_range(void*, unsigned long);
+extern "C" void __tsan_read_range(void*, long);
+extern "C" void __tsan_write_range(void*, long);
 #endif
 
 namespace mgsim {
 
 // The emulation is compiled without sanitizers, so what it reads and writes is told to them here, at the kernel's line.
-inline __attribute__((always_inline)) void touch(const void* from, void* to, unsigned long bytes) {
+inline __attribute__((always_inline)) void touch(const void* from, void* to, long bytes) {
 #if defined(__SANITIZE_ADDRESS__)
     if (from != nullptr) __asan_loadN(const_cast<void*>(from), bytes);
     if (to != nullptr) __asan_storeN(to, bytes);
