@@ -117,6 +117,13 @@ def run_tests(
     )
 
 
+def passed_in(done: subprocess.CompletedProcess[str]) -> int:
+    """How many cases passed in a run of tests."""
+    last = done.stdout.rstrip().splitlines()[-1] if done.stdout.strip() else ""
+    passed = re.search(r"(\d+) passed", last)
+    return int(passed[1]) if passed else 0
+
+
 def sanitizer_runtimes(*names: str) -> str:
     """LD_PRELOAD for a Python that is to load a library built with sanitizers, such as "asan"."""
     files = [*(f"lib{name}.so" for name in names), "libstdc++.so"]

@@ -7,7 +7,6 @@ process with status 66 where a kernel does what a GPU wouldn't bear.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from native_build import (
     build,
     configure,
     copy_sources,
+    passed_in,
     run_tests,
     sanitizer_runtimes,
 )
@@ -37,12 +37,10 @@ def side_by_side(library: Path, *selections: list[str], **environment: str) -> l
 
 def check(done: Done, at_least: int) -> None:
     """All passed, none was skipped, and they were not fewer than should be."""
-    last = done.stdout.rstrip().splitlines()[-1] if done.stdout else ""
     said = done.stdout[-3000:] + done.stderr[-3000:]
     assert done.returncode == 0, f"status {done.returncode}\n{said}"
-    passed = re.search(r"(\d+) passed", last)
-    assert passed and int(passed[1]) >= at_least, said
-    assert "skipped" not in last, said
+    assert passed_in(done) >= at_least, said
+    assert "skipped" not in done.stdout.rstrip().splitlines()[-1], said
 
 
 MODEL = ["--ignore=ops"]

@@ -1,0 +1,186 @@
+"""Breaks the CUDA backend on purpose, one line at a time, and shows that the simulator notices.
+
+Barriers, guards and waits make no difference most of the time, on a GPU least of all: here each of
+them is taken out of a copy of the sources, and a test of parity fails, or the simulator ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from native_build import build, configure, copy_sources, passed_in, run_tests
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What stands in a file of native/src/cuda, what it is replaced by, and who must notice.
+
+    test: a test and, after a space, which of its cases (pytest's -k).
+    """
+
+    file: str
+    text: str
+    broken: str
+    test: str
+
+
+BARRIER = "__syncthreads();"
+NORM = "ops/test_norm.py::test_backward cuda-fp32 and 131 and (64 or 33)"
+ATTENTION = "ops/test_attention.py::test_forward cuda-bf16 and 1x257x2x64"
+
+MUTANTS = {
+    "the block's largest logit is read before all warps wrote theirs": Mutant(
+        "loss.cu",
+        f"if (lane == 0) room[warp] = value;\n    {BARRIER}",
+        "if (lane == 0) room[warp] = value;",
+        "ops/test_head_loss.py::test_losses cuda and 5x12x257",
+    ),
+    "padded columns count in softmax": Mutant(
+        "loss.cu",
+        "if (c + i < V) total +=",
+        "total +=",
+        "ops/test_head_loss.py::test_losses cuda and (5x12x7 or 5x12x9 or 5x12x17)",
+    ),
+    "bf16 gradients are written over logits that are still to be read": Mutant(
+        "loss.cu",
+        f"if constexpr (sizeof(E) < sizeof(float)) {BARRIER}",
+        "",
+        "ops/test_head_loss.py::test_gradients cuda-bf16 and (5x12x257 or 5x12x2305)",
+    ),
+    "embedding gradients are added up before all warps are done": Mutant(
+        "embedding.cu",
+        f"sums[p]);\n            {BARRIER}",
+        "sums[p]);",
+        "ops/test_embedding.py::test_backward cuda",
+    ),
+    "the norm's gradients are added up before all rows are done": Mutant(
+        "norm.cu",
+        f"store(piece + threadIdx.x * 4, sum);\n            {BARRIER}",
+        "store(piece + threadIdx.x * 4, sum);",
+        NORM,
+    ),
+    "threads update before they know the step's size": Mutant(
+        "optimizer.cu",
+        f"{BARRIER}\n    const Update update = *shared_update;",
+        "const Update update = *shared_update;",
+        "ops/test_adamw.py::test_one_step cuda and 1000",
+    ),
+    "biases decay": Mutant(
+        "optimizer.cu",
+        "ranges.decays[range] != 0 ? update.decayed : 1.0f",
+        "update.decayed",
+        "ops/test_adamw.py::test_one_step cuda and 17",
+    ),
+    "any block takes itself for the last": Mutant(
+        "reductions.cu",
+        "if (!last_block(counter, is_last)) return;",
+        "",
+        "ops/test_reductions.py::test_sum cuda and 65537",
+    ),
+    "attention sees the future": Mutant(
+        "attention.cu",
+        "if (key + kTogether<kDim> - 1 > row)",
+        "if (false)",
+        "ops/test_attention.py::test_the_future_is_not_seen cuda-bf16",
+    ),
+    "attention doesn't wait for its keys": Mutant(
+        "attention.cu",
+        f"cp_async_wait<0>();\n        {BARRIER}",
+        BARRIER,
+        ATTENTION,
+    ),
+    "attention loads keys over those that are still read": Mutant(
+        "attention.cu",
+        f"{BARRIER}  // this tile is here, and no warp still reads the one before it",
+        "",
+        ATTENTION,
+    ),
+    "attention's gradient loads queries over those that are still read": Mutant(
+        "attention_backward.cu",
+        f"{BARRIER}  // this tile is here, and no warp still reads the one before it",
+        "",
+        "ops/test_attention.py::test_backward cuda-bf16 and 1x257x2x64",
+    ),
+    "decoding adds up what other groups haven't written": Mutant(
+        "cached_attention.cu",
+        f"group_total[group] = total;\n        }}\n        {BARRIER}",
+        "group_total[group] = total;\n        }",
+        "ops/test_cached_attention.py::test_sequences_fed_in_turn cuda and once",
+    ),
+    "column sums are read before they are there": Mutant(
+        "elementwise.cu",
+        f"room[i * kThreads + threadIdx.x] = sums[i];\n    {BARRIER}",
+        "room[i * kThreads + threadIdx.x] = sums[i];",
+        "ops/test_linear.py::test_backward_weight cuda and unfused and 97x193x257",
+    ),
+    "a graph is replayed for another shape": Mutant(
+        "graphs.cpp",
+        "return r.key == key;",
+        "return r.key.owner == key.owner && r.key.kind == key.kind;",
+        "test_cuda_training.py::test_recorded_steps_are_the_steps_that_were_recorded fp32",
+    ),
+}
+
+
+class Workshop:
+    """A copy of the sources and its build folder, where only what is broken is compiled again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = copy_sources(folder)
+        self.folder = folder / "build"
+        configure(self.source, self.folder, MICROGPT_ISA="generic", MICROGPT_SIM="ON")
+        self.library = build(self.folder, "microgpt_cuda_sim")
+        self.unbroken = Path(shutil.copy(self.library, folder / "unbroken.so"))
+
+    @contextmanager
+    def broken(self, mutant: Mutant) -> Iterator[Path]:
+        """The library with a mutant in it."""
+        path = self.source / "native" / "src" / "cuda" / mutant.file
+        (compiled,) = (self.folder / "native" / "sim").rglob(f"{mutant.file}.o")
+        original = path.read_text("utf-8")
+        found = original.count(mutant.text)
+        assert found == 1, f"a stale mutant: {mutant.text!r} stands {found} times in {mutant.file}"
+        kept = [(one, Path(shutil.copy2(one, f"{one}.kept"))) for one in (path, compiled)]
+        path.write_text(original.replace(mutant.text, mutant.broken), "utf-8")
+        try:
+            yield build(self.folder, "microgpt_cuda_sim")
+        finally:
+            # With their times, so that neither is compiled again.
+            for one, copy in kept:
+                os.replace(copy, one)
+
+
+def outcome(library: Path, test: str) -> tuple[int, int, str]:
+    """The status, how many cases passed, and what was said."""
+    name, cases = test.split(" ", 1)
+    # Threads in another order each time they may go: in order, a missing barrier can hide.
+    done = run_tests(
+        library,
+        *(name, "-m", "gpu", "-k", cases, "-x", "--tb=line", "--capture=sys"),
+        OMP_NUM_THREADS="2",
+        MGSIM_SEED="5",
+    )
+    return done.returncode, passed_in(done), done.stdout[-2000:] + done.stderr[-1000:]
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("mutants"))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_line_is_noticed(workshop: Workshop, name: str) -> None:
+    mutant = MUTANTS[name]
+    status, passed, said = outcome(workshop.unbroken, mutant.test)
+    assert status == 0 and passed > 0, said
+    with workshop.broken(mutant) as library:
+        status, _, said = outcome(library, mutant.test)
+    # 1: a test failed. 66: the simulator ended it.
+    assert status in (1, 66), f"status {status}\n{said}"
