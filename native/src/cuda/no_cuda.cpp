@@ -5,7 +5,9 @@
 namespace mg::cuda {
 namespace {
 
-constexpr char kReason[] = "this build has no CUDA; build it where nvcc is found, with -DMICROGPT_CUDA=ON";
+constexpr char kReason[] =
+    "this build has no CUDA; where nvcc is found, pip install . --config-settings=cmake.define.MICROGPT_CUDA=ON gives "
+    "it";
 
 }  // namespace
 
