@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/check.h"
+#include "cuda/create.h"
 #include "cuda/launch_count.h"
 #include "error.h"
 
@@ -31,9 +32,14 @@ CudaBackend<E>::CudaBackend(int device, const char* why_precision)
       why_precision_(why_precision),
       fixed_(scratch_.at_least(Use::fixed, kFixedBytes)) {
     // A kernel that isn't in the build for this GPU shows here, not in the middle of a step.
-    cuda::add(device_.stream(), fixed<float>(kSink), fixed<float>(kReductions), 1);
-    check_launch("the first kernel");
-    device_.synchronize();
+    try {
+        cuda::add(device_.stream(), fixed<float>(kSink), fixed<float>(kReductions), 1);
+        check_launch("the first kernel");
+        device_.synchronize();
+    } catch (const Error& error) {
+        throw Error(MG_ERROR_DEVICE, format("%s; %s, kernels for: %s", error.what(), device_.description().c_str(),
+                                            cuda_status().architectures.c_str()));
+    }
 }
 
 template <typename E>
@@ -56,6 +62,12 @@ void CudaBackend<E>::release(void* memory) {
     if (memory == nullptr) return;
     graphs_.drop();
     device_.release(memory);
+}
+
+template <typename E>
+void CudaBackend<E>::wait_for(uintptr_t stream) {
+    device_.wait_for(stream);
+    callers_stream_ = stream;
 }
 
 // ---- weights
@@ -82,6 +94,9 @@ void CudaBackend<E>::take_batch(int32_t* tokens, int32_t* targets, BatchScale* s
     cuda::take_batch(device_.stream(), tokens, targets, scale, from_tokens, from_targets, fixed<void>(kBatch), weight,
                      N, V);
     check_launch("take_batch");
+    // The caller may free its batch when the call returns, and what comes next on its stream may get the memory.
+    device_.let_wait(callers_stream_);
+    callers_stream_ = 0;
 }
 
 template <typename E>

@@ -35,7 +35,7 @@ class CudaBackend final : public Backend {
     bool host_readable() const override { return false; }
     bool on_device(const void* memory) const override { return device_.owns(memory); }
     uintptr_t stream() const override { return reinterpret_cast<uintptr_t>(device_.stream()); }
-    void wait_for(uintptr_t stream) override { device_.wait_for(stream); }
+    void wait_for(uintptr_t stream) override;
     size_t element_bytes() const override { return sizeof(E); }
     size_t scratch_bytes(const StepShape& shape) const override;
 
@@ -121,6 +121,7 @@ class CudaBackend final : public Backend {
     Gemm gemm_;
     std::string why_precision_;
     void* fixed_ = nullptr;
+    uintptr_t callers_stream_ = 0;        // that the batch to come was made on
     std::vector<ParameterRange> ranges_;  // those that lie on the GPU
 };
 

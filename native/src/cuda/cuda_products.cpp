@@ -223,8 +223,9 @@ void CudaBackend<E>::linear_backward_weight(float* dweight, float* dbias, const 
 // Logits take a 32nd of the GPU's memory at most; chunks are about equal, of whole groups of rows where there are many.
 template <typename E>
 int64_t CudaBackend<E>::head_rows(int64_t N, int64_t V) const {
+    constexpr int64_t kMostNumbers = int64_t{1} << 31;  // of one matrix: their indices fit 32 bits
     const int64_t memory = static_cast<int64_t>(device_.memory_bytes() / 32 / sizeof(float));
-    int64_t most = std::max<int64_t>(1, memory / logits_stride(V));
+    int64_t most = std::max<int64_t>(1, std::min(memory, kMostNumbers) / logits_stride(V));
     if (most > kRowMultiple) most = most / kRowMultiple * kRowMultiple;
     if (N <= most) return N;
     const int64_t chunks = (N + most - 1) / most;

@@ -37,7 +37,7 @@ Device::~Device() {
     // No errors from here: the process may be ending, or the GPU be lost.
     if (cudaSetDevice(index_) != cudaSuccess) return;
     cudaStreamSynchronize(stream_);
-    if (other_stream_ != nullptr) cudaEventDestroy(other_stream_);
+    if (order_ != nullptr) cudaEventDestroy(order_);
     cudaStreamDestroy(stream_);
 }
 
@@ -113,15 +113,22 @@ bool Device::owns(const void* memory) const {
     return true;
 }
 
-void Device::wait_for(uintptr_t stream) {
-    // A blocking stream is ordered against the legacy default stream by itself.
-    if (stream == kNoStream || stream == kLegacyStream) return;
-    check_not_capturing("wait_for");
-    activate();
-    if (other_stream_ == nullptr)
-        check(cudaEventCreateWithFlags(&other_stream_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    check(cudaEventRecord(other_stream_, reinterpret_cast<cudaStream_t>(stream)), "cudaEventRecord");
-    check(cudaStreamWaitEvent(stream_, other_stream_, 0), "cudaStreamWaitEvent");
+void Device::order(cudaStream_t first, cudaStream_t second) {
+    check_not_capturing("an order of streams");
+    if (order_ == nullptr) check(cudaEventCreateWithFlags(&order_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    check(cudaEventRecord(order_, first), "cudaEventRecord");
+    check(cudaStreamWaitEvent(second, order_, 0), "cudaStreamWaitEvent");
+}
+
+// A blocking stream and the legacy default stream are ordered against each other anyway.
+void Device::wait_for(uintptr_t other) {
+    const cudaStream_t own = stream();
+    if (other != kNoStream && other != kLegacyStream) order(reinterpret_cast<cudaStream_t>(other), own);
+}
+
+void Device::let_wait(uintptr_t other) {
+    const cudaStream_t own = stream();
+    if (other != kNoStream && other != kLegacyStream) order(own, reinterpret_cast<cudaStream_t>(other));
 }
 
 void Device::begin_capture() {

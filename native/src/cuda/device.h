@@ -30,7 +30,10 @@ class Device {
     void synchronize();
 
     bool owns(const void* memory) const;  // raises MG_ERROR_ARGUMENT where it is another GPU's
-    void wait_for(uintptr_t stream);      // work from now on comes after what is queued on that stream
+    // Another stream of the same GPU, as a number: what comes here from now on waits for what is queued there, and the other
+    // way round.
+    void wait_for(uintptr_t stream);
+    void let_wait(uintptr_t stream);
 
     // What goes through the stream between the two becomes a graph, and isn't done.  Nothing may wait or allocate meanwhile.
     void begin_capture();
@@ -46,6 +49,7 @@ class Device {
 
    private:
     void activate() const;
+    void order(cudaStream_t first, cudaStream_t second);
     void check_not_capturing(const char* call) const;
 
     int index_;
@@ -53,7 +57,7 @@ class Device {
     int major_ = 0, minor_ = 0, driver_ = 0, runtime_ = 0;
     size_t memory_bytes_ = 0;
     cudaStream_t stream_ = nullptr;
-    cudaEvent_t other_stream_ = nullptr;
+    cudaEvent_t order_ = nullptr;  // of two streams
     Staging staging_;
     bool capturing_ = false;
 };

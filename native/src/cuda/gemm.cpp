@@ -180,7 +180,7 @@ bool Gemm::multiply(const MatrixProduct& p) {
         }
         found = plans_.emplace(key, make_plan(p)).first;
     }
-    const Plan& plan = found->second;
+    Plan& plan = found->second;
     if (!plan.possible) return false;
     set_pointers(p, plan);
     const float one = 1.0f, beta = p.added == nullptr ? 0.0f : 1.0f;
@@ -188,11 +188,16 @@ bool Gemm::multiply(const MatrixProduct& p) {
     const Status status =
         library_.matmul(handle_, plan.description, &one, p.right.at, plan.a, p.left.at, plan.b, &beta, added, plan.out,
                         p.out, plan.out, &plan.algorithm, workspace_, workspace_bytes(device_.major()), stream);
+    if (status != Status::success && p.epilogue != Epilogue::none && !plan.proven) {
+        plan.possible = false;  // the choice of an algorithm promised too much
+        return false;
+    }
     if (status != Status::success)
         throw Error(MG_ERROR_DEVICE, format("cublasLtMatmul: %s for a product of [%lld, %lld] and [%lld, %lld]",
                                             library_.status_name(status), static_cast<long long>(p.rows),
                                             static_cast<long long>(p.depth), static_cast<long long>(p.depth),
                                             static_cast<long long>(p.columns)));
+    plan.proven = true;
     count_launch();
     return true;
 }

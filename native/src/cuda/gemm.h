@@ -67,6 +67,7 @@ class Gemm {
         cublaslt::Layout a = nullptr, b = nullptr, out = nullptr;
         cublaslt::Algorithm algorithm{};
         bool possible = false;
+        bool proven = false;  // it was started before
     };
 
     static Key key_of(const MatrixProduct& product);
