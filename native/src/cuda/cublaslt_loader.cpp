@@ -1,7 +1,6 @@
 #include "cuda/cublaslt_loader.h"
 
 #include <mutex>
-#include <vector>
 
 #include "cuda/create.h"
 #include "error.h"
@@ -28,12 +27,12 @@ void close_library(void*) {}
 #else
 // The first that opens; the names are those of the major versions whose interface is the same.
 void* open_library(std::string* tried) {
-    std::vector<std::string> names = {"libcublasLt.so.13", "libcublasLt.so.12"};
-    if (!given_path.empty()) names.insert(names.begin(), given_path);
-    for (const std::string& name : names) {
-        if (void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    for (const char* name : {given_path.c_str(), "libcublasLt.so.13", "libcublasLt.so.12"}) {
+        if (*name == '\0') continue;
+        if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
         const char* why = dlerror();
-        *tried += (tried->empty() ? "" : "; ") + (why == nullptr ? name : std::string(why));
+        if (!tried->empty()) *tried += "; ";
+        *tried += why == nullptr ? name : why;
     }
     return nullptr;
 }
