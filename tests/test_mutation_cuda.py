@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from native_build import build, configure, copy_sources, passed_in, run_tests
+from native_build import build, passed_in, run_tests
 
 
 @dataclass(frozen=True)
@@ -130,19 +130,18 @@ MUTANTS = {
 
 
 class Workshop:
-    """A copy of the sources and its build folder, where only what is broken is compiled again."""
+    """The sources and the build folder of a build, where only what is broken is compiled again."""
 
-    def __init__(self, folder: Path) -> None:
-        self.source = copy_sources(folder)
-        self.folder = folder / "build"
-        configure(self.source, self.folder, MICROGPT_ISA="generic", MICROGPT_SIM="ON")
-        self.library = build(self.folder, "microgpt_cuda_sim")
-        self.unbroken = Path(shutil.copy(self.library, folder / "unbroken.so"))
+    def __init__(self, folder: Path, unbroken: Path) -> None:
+        self.cuda = folder.parent / "source" / "native" / "src" / "cuda"
+        self.folder = folder
+        self.library = folder / "native" / unbroken.name
+        self.unbroken = Path(shutil.copy2(self.library, unbroken))
 
     @contextmanager
     def broken(self, mutant: Mutant) -> Iterator[Path]:
         """The library with a mutant in it."""
-        path = self.source / "native" / "src" / "cuda" / mutant.file
+        path = self.cuda / mutant.file
         (compiled,) = (self.folder / "native" / "sim").rglob(f"{mutant.file}.o")
         original = path.read_text("utf-8")
         found = original.count(mutant.text)
@@ -155,6 +154,14 @@ class Workshop:
             # With their times, so that neither is compiled again.
             for one, copy in kept:
                 os.replace(copy, one)
+            shutil.copy2(self.unbroken, self.library)
+
+
+@pytest.fixture(scope="module")
+def workshop(
+    checked_build: Path, simulated_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Workshop:
+    return Workshop(checked_build, tmp_path_factory.mktemp("unbroken") / simulated_library.name)
 
 
 def outcome(library: Path, test: str) -> tuple[int, int, str]:
@@ -168,11 +175,6 @@ def outcome(library: Path, test: str) -> tuple[int, int, str]:
         MGSIM_SEED="5",
     )
     return done.returncode, passed_in(done), done.stdout[-2000:] + done.stderr[-1000:]
-
-
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("mutants"))
 
 
 @pytest.mark.parametrize("name", MUTANTS)
