@@ -6,8 +6,9 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS ${MICROGPT_NATIVE}/src/cuda/*.cu)
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS ${MICROGPT_NATIVE}/src/cuda/*.cpp)
 list(FILTER cuda_host_sources EXCLUDE REGEX "no_cuda|cublaslt_check")
 
-# Which GPUs to compile for: what was asked for; else those in this machine; else sm_90, and PTX from which drivers make code for
-# any other GPU since sm_80, the first with bfloat16 products.  Packages for others name them: 80-real;90-real;100-real;120.
+# Which GPUs to compile for: what was asked for; else those in this machine; else PTX, from which the driver makes code for any GPU
+# since sm_80 (the first with bfloat16 products) when it first meets the library, and which takes half the time to compile.
+# Packages for others name them: 80-real;90-real;100-real;120.
 function(microgpt_architectures result)
   set(found ${MICROGPT_CUDA_ARCHITECTURES})
   if(NOT found)
@@ -24,7 +25,7 @@ function(microgpt_architectures result)
     endif()
   endif()
   if(NOT found)
-    set(found 80-virtual 90-real)
+    set(found 80-virtual)
   endif()
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
