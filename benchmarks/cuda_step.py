@@ -22,7 +22,8 @@ NORM, GELU, SOFTMAX, UPDATE, OTHER = (
     "other",
 )
 
-# The head's chunks, as in cuda_products.cpp: logits take a 32nd of the GPU's memory at most.
+# The head's chunks, as in cuda_products.cpp: logits take a 32nd of the GPU's memory at most, and are
+# 2^31 numbers at most.
 _HEAD_SHARE, _ROW_MULTIPLE, _VOCABULARY_MULTIPLE = 32, 128, 8
 
 
@@ -131,8 +132,9 @@ def _attention(shape: Shape) -> Iterator[Kernel]:
 def head_rows(N: int, V: int, gpu_memory: float) -> int:
     """Rows of logits that are held at once."""
     stride = -(-V // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-    most = int(gpu_memory / _HEAD_SHARE / 4) // stride // _ROW_MULTIPLE * _ROW_MULTIPLE
-    most = max(1, most)
+    most = max(1, min(int(gpu_memory / _HEAD_SHARE / 4), 1 << 31) // stride)
+    if most > _ROW_MULTIPLE:
+        most = most // _ROW_MULTIPLE * _ROW_MULTIPLE
     if most >= N:
         return N
     chunks = -(-N // most)
