@@ -22,8 +22,8 @@ NORM, GELU, SOFTMAX, UPDATE, OTHER = (
     "other",
 )
 
-# The head's chunks, as in cuda_products.cpp: logits take a 32nd of the GPU's memory at most, and are
-# 2^31 numbers at most.
+# The head's chunks, as in cuda_products.cpp: logits take a 32nd of the GPU's memory at most, and
+# are 2^31 numbers at most.
 _HEAD_SHARE, _ROW_MULTIPLE, _VOCABULARY_MULTIPLE = 32, 128, 8
 
 
