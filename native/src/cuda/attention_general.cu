@@ -42,9 +42,7 @@ __device__ __forceinline__ void softmax_step(OwnSums& scores, OwnSums (&sums)[kP
 }
 
 template <typename E, int kParts>
-__global__ void __launch_bounds__(kGeneralThreads, kParts == 1   ? 3
-                                                   : kParts == 2 ? 2
-                                                                 : 1)
+__global__ void __launch_bounds__(kGeneralThreads, kParts <= 2 ? 2 : 1)
     general_forward_kernel(AttentionShape shape, E* __restrict__ out, float* __restrict__ log_sums,
                            const E* __restrict__ qkv) {
     MG_DYN_SHARED(float, room);
