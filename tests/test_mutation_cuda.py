@@ -40,13 +40,13 @@ MUTANTS = {
         "loss.cu",
         f"if (lane == 0) room[warp] = value;\n    {BARRIER}",
         "if (lane == 0) room[warp] = value;",
-        "ops/test_head_loss.py::test_losses cuda and 5x12x257",
+        "ops/test_head_loss.py::test_losses cuda and 5x12x2305",
     ),
-    "padded columns count in softmax": Mutant(
+    "padded columns of logits have a gradient": Mutant(
         "loss.cu",
-        "if (c + i < V) total +=",
-        "total +=",
-        "ops/test_head_loss.py::test_losses cuda and (5x12x7 or 5x12x9 or 5x12x17)",
+        "values[i] = c + i < V ? gradient : 0.0f;",
+        "values[i] = gradient;",
+        "test_parity.py::test_loss_logits_and_gradients cuda-bf16 and usual",
     ),
     "bf16 gradients are written over logits that are still to be read": Mutant(
         "loss.cu",
@@ -78,11 +78,17 @@ MUTANTS = {
         "update.decayed",
         "ops/test_adamw.py::test_one_step cuda and 17",
     ),
-    "any block takes itself for the last": Mutant(
-        "reductions.cu",
-        "if (!last_block(counter, is_last)) return;",
+    "an update leaves the copy of the weights as it was": Mutant(
+        "optimizer.cu",
+        "if (arrays.prepared != nullptr) store(arrays.prepared + i, p);",
         "",
-        "ops/test_reductions.py::test_sum cuda and 65537",
+        "test_parity.py::test_ten_optimizer_steps cuda-bf16 and 0.5",
+    ),
+    "a sum goes past its end": Mutant(
+        "reductions.cu",
+        "if (whole + thread < count) sums[0]",
+        "sums[0]",
+        "ops/test_reductions.py::test_sum cuda and 257",
     ),
     "attention sees the future": Mutant(
         "attention.cu",
@@ -107,6 +113,12 @@ MUTANTS = {
         f"{BARRIER}  // this tile is here, and no warp still reads the one before it",
         "",
         "ops/test_attention.py::test_backward cuda-bf16 and 1x257x2x64",
+    ),
+    "attention's results are stored before the warp has put them together": Mutant(
+        "attention_tiles.h",
+        "            }\n    __syncwarp();",
+        "            }",
+        "ops/test_attention.py cuda-bf16 and 1x257x2x64",
     ),
     "decoding adds up what other groups haven't written": Mutant(
         "cached_attention.cu",
@@ -142,16 +154,16 @@ class Workshop:
     def broken(self, mutant: Mutant) -> Iterator[Path]:
         """The library with a mutant in it."""
         path = self.cuda / mutant.file
-        (compiled,) = (self.folder / "native" / "sim").rglob(f"{mutant.file}.o")
+        compiled = (self.folder / "native" / "sim").rglob("src/cuda/*.o")
         original = path.read_text("utf-8")
         found = original.count(mutant.text)
         assert found == 1, f"a stale mutant: {mutant.text!r} stands {found} times in {mutant.file}"
-        kept = [(one, Path(shutil.copy2(one, f"{one}.kept"))) for one in (path, compiled)]
+        kept = [(one, Path(shutil.copy2(one, f"{one}.kept"))) for one in (path, *compiled)]
         path.write_text(original.replace(mutant.text, mutant.broken), "utf-8")
         try:
             yield build(self.folder, "microgpt_cuda_sim")
         finally:
-            # With their times, so that neither is compiled again.
+            # With their times, so that nothing is compiled again.
             for one, copy in kept:
                 os.replace(copy, one)
             shutil.copy2(self.unbroken, self.library)
