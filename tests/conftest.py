@@ -72,6 +72,12 @@ def simulated_library(checked_build: Path) -> Path:
     return checked_build / "native" / "libmicrogpt_cuda_sim.so"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests take the CPU for granted where they don't name a device: a GPU is for `pytest -m gpu`."""
+    if "gpu" not in config.getoption("markexpr"):
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
 # ---- fewer cases, for builds in which each takes long
 
 

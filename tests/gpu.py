@@ -1,4 +1,5 @@
-"""Whether device cuda can be used here, and a skip that says why not.
+"""Whether device cuda can be used here, and a skip that says why not. `pytest -m gpu` shows a GPU to
+the tests, which is hidden from them otherwise (conftest.py).
 
 Tests marked `gpu` run with whatever GPU the loaded library can use: a real one, or the simulated
 one of a library that was built on native/sim.
@@ -15,4 +16,5 @@ def require_gpu() -> None:
 
     info = cuda_info()
     if not info.usable:
-        pytest.skip(f"no device cuda: {info.reason}")
+        hint = "; a GPU is for pytest -m gpu" if info.driver_version else ""
+        pytest.skip(f"no device cuda: {info.reason}{hint}")

@@ -71,6 +71,7 @@ def test_a_run_of_a_gpu_goes_on_here_when_told_to(shell: Shell) -> None:
     assert recorded(run)["device"] == "auto"
 
 
+@pytest.mark.gpu
 @with_gpu
 def test_a_run_moves_between_devices(shell: Shell) -> None:
     shell.succeed("train", "book.txt", *TINY_RUN, "--steps", "4", "--device", "cuda", "--out", "a")
@@ -87,6 +88,7 @@ def test_a_run_moves_between_devices(shell: Shell) -> None:
     assert texts["cpu"] == texts["cuda"]
 
 
+@pytest.mark.gpu
 @with_gpu
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_run_on_a_gpu_resumes_exactly(tmp_path: Path, accumulate: int) -> None:
@@ -103,6 +105,7 @@ def test_a_run_on_a_gpu_resumes_exactly(tmp_path: Path, accumulate: int) -> None
     assert whole == parts
 
 
+@pytest.mark.gpu
 @with_gpu
 def test_training_curves_of_cpu_and_gpu_agree(tmp_path: Path) -> None:
     from andrea.training import train

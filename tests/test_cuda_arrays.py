@@ -265,6 +265,7 @@ def cuda_model() -> andrea.GPT:
     return andrea.GPT(CONFIG, device="cuda", precision="fp32", seed=4)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("stream", [None, 1])
 def test_batches_on_the_device_train_like_those_of_the_host(gpu: DeviceMemory, stream: Any) -> None:
     inputs, targets = gpu.put(INPUTS, stream=stream), gpu.put(TARGETS, stream=stream)
@@ -281,6 +282,7 @@ def test_batches_on_the_device_train_like_those_of_the_host(gpu: DeviceMemory, s
     assert logits.tobytes() == theirs.logits(INPUTS).tobytes()
 
 
+@pytest.mark.gpu
 def test_a_batch_that_is_still_being_written_is_waited_for(gpu: DeviceMemory) -> None:
     """Its values are queued on another stream: without waiting, the memory holds something else."""
     producer, model = cuda_model(), cuda_model()
@@ -295,6 +297,7 @@ def test_a_batch_that_is_still_being_written_is_waited_for(gpu: DeviceMemory) ->
     assert model.forward(*batch) == cuda_model().forward(INPUTS, TARGETS)
 
 
+@pytest.mark.gpu
 def test_wrong_ids_on_the_device_are_told_when_the_loss_is_asked_for(gpu: DeviceMemory) -> None:
     model = cuda_model()
     before = {name: values.tobytes() for name, values in model.read().items()}
@@ -313,6 +316,7 @@ def test_wrong_ids_on_the_device_are_told_when_the_loss_is_asked_for(gpu: Device
     assert np.isfinite(model.train_step(good, targets, learning_rate=0.1))
 
 
+@pytest.mark.gpu
 def test_one_batch_lies_in_one_place(gpu: DeviceMemory) -> None:
     model = cuda_model()
     with pytest.raises(ArgumentError, match="both"):

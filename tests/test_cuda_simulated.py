@@ -96,6 +96,9 @@ def sanitized_library(folder: Path, sanitizers: str) -> Path:
     return build(folder / "build", "microgpt_cuda_sim")
 
 
+# Those of UBSan that arithmetic and pointers can break: all of them take twice as long to compile.
+UNDEFINED = "alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero"
+
 # What takes long shows nothing that smaller ones don't.
 SMALL = "not operands_larger and not 70001 and not 300001 and not nano"
 
@@ -103,7 +106,7 @@ SMALL = "not operands_larger and not 70001 and not 300001 and not nano"
 def test_no_access_out_of_bounds(tmp_path: Path) -> None:
     """AddressSanitizer and UndefinedBehaviorSanitizer, which sees misaligned vectors."""
     preload = sanitizer_runtimes("asan", "ubsan")
-    library = sanitized_library(tmp_path, "address,undefined")
+    library = sanitized_library(tmp_path, f"address,{UNDEFINED}")
     few = ["--one-of", "6"]
     runs = side_by_side(
         library,
