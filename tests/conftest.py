@@ -73,7 +73,7 @@ def simulated_library(checked_build: Path) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests take the CPU for granted where they don't name a device: a GPU is for `pytest -m gpu`."""
+    """Tests that name no device mean the CPU: a GPU is for `pytest -m gpu`."""
     if "gpu" not in config.getoption("markexpr"):
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 

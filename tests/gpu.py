@@ -1,5 +1,5 @@
-"""Whether device cuda can be used here, and a skip that says why not. `pytest -m gpu` shows a GPU to
-the tests, which is hidden from them otherwise (conftest.py).
+"""Whether device cuda can be used here, and a skip that says why not. `pytest -m gpu` shows a GPU
+to the tests, which is hidden from them otherwise (conftest.py).
 
 Tests marked `gpu` run with whatever GPU the loaded library can use: a real one, or the simulated
 one of a library that was built on native/sim.
