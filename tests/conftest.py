@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+
+import side_jobs
 
 # Before NumPy loads: its products are small here, and two libraries' threads would fight for the
 # cores. Not OMP_NUM_THREADS, which the engine obeys too.
@@ -47,13 +52,11 @@ def names() -> Path:
     return _shared_text("names.txt")
 
 
-@pytest.fixture(scope="session")
-def checked_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the whole library built: warnings are errors, 16-lane kernels run on AVX2, and
-    beside it the library whose CUDA backend runs on the simulator."""
+def _checked_build() -> Path:
     import native_build
 
-    folder = tmp_path_factory.mktemp("checked")
+    folder = Path(tempfile.mkdtemp(prefix="andrea-checked-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     source = native_build.copy_sources(folder)
     native_build.configure(
         source,
@@ -62,14 +65,40 @@ def checked_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
         MICROGPT_EMULATE_AVX512="ON",
         MICROGPT_SIM="ON",
     )
-    native_build.build(folder / "build")
+    native_build.build(folder / "build", processors=1)
     return folder / "build"
+
+
+side_jobs.job("checked build", _checked_build)
+
+
+@pytest.fixture(scope="session")
+def checked_build() -> Path:
+    """A folder with the whole library built: warnings are errors, 16-lane kernels run on AVX2, and
+    beside it the library whose CUDA backend runs on the simulator."""
+    return Path(side_jobs.result("checked build"))
 
 
 @pytest.fixture(scope="session")
 def simulated_library(checked_build: Path) -> Path:
     """The library that runs the CUDA backend's kernels on the CPU."""
     return checked_build / "native" / "libmicrogpt_cuda_sim.so"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Long work of other processes starts at once, and goes on beside the tests."""
+    names: dict[str, None] = {}
+    for item in session.items:
+        if {"checked_build", "simulated_library"} & set(getattr(item, "fixturenames", ())):
+            names.setdefault("checked build")
+        for mark in item.iter_markers("awaits"):
+            names.update(dict.fromkeys(mark.args))
+    if not session.config.getoption("collectonly"):
+        side_jobs.start(names)
+
+
+def pytest_sessionfinish() -> None:
+    side_jobs.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

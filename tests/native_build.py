@@ -80,12 +80,13 @@ def configure(source: Path, folder: Path, **options: str) -> None:
     run(find_tool("cmake"), "-S", source, "-B", folder, *generator, quick, *settings)
 
 
-def build(folder: Path, target: str = "") -> Path:
+def build(folder: Path, target: str = "", processors: int = 0) -> Path:
     """Compile what changed in a configured folder, or a target's part of it; returns the library.
 
     Target: "microgpt_cuda_sim" is the library whose CUDA backend runs on the simulator.
     """
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    if not processors:
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
     only = ["--target", target] if target else []
     run(find_tool("cmake"), "--build", folder, "--parallel", str(processors), *only)
     suffix = "dylib" if sys.platform == "darwin" else "so"

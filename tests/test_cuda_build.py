@@ -6,22 +6,23 @@ name where there is no nvcc, or no cuobjdump (pip: nvidia-cuda-cuobjdump, nvidia
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import side_jobs
 from native_build import build, configure, copy_sources, find_tool, run
 from test_library_build import declared_functions, linux_only, symbols
-
-pytestmark = linux_only
 
 
 def nvidia_folders(*parts: str) -> list[Path]:
@@ -31,25 +32,23 @@ def nvidia_folders(*parts: str) -> list[Path]:
     return [folder for place in places for folder in place.glob("/".join(("*", *parts)))]
 
 
-@pytest.fixture(scope="module")
-def nvcc() -> Path:
+def find_nvcc() -> Path:
     found = shutil.which(os.environ.get("CUDACXX", "nvcc"))
     if not found:
         pytest.skip("no nvcc on PATH")
     return Path(found)
 
 
-@pytest.fixture(scope="module")
-def cublaslt_include(nvcc: Path) -> str:
+def find_cublaslt_include() -> str:
     """The folder of cuBLASLt's own header, or an empty text."""
-    folders = [nvcc.resolve().parent.parent / "include", *nvidia_folders("include")]
+    folders = [find_nvcc().resolve().parent.parent / "include", *nvidia_folders("include")]
     return next((str(folder) for folder in folders if (folder / "cublasLt.h").is_file()), "")
 
 
-@pytest.fixture(scope="module")
-def cuda_build(nvcc: Path, cublaslt_include: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the library for sm_90a; a kernel that spills registers fails to compile."""
-    folder = tmp_path_factory.mktemp("cuda")
+def _cuda_build() -> Path:
+    cublaslt_include = find_cublaslt_include()
+    folder = Path(tempfile.mkdtemp(prefix="andrea-cuda-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     header = {"MICROGPT_CUBLASLT_INCLUDE": cublaslt_include} if cublaslt_include else {}
     configure(
         copy_sources(folder),
@@ -61,8 +60,24 @@ def cuda_build(nvcc: Path, cublaslt_include: str, tmp_path_factory: pytest.TempP
         CMAKE_EXPORT_COMPILE_COMMANDS="ON",
         **header,
     )
-    build(folder / "build", "microgpt_cuda")
+    build(folder / "build", "microgpt_cuda", processors=1)
     return folder / "build"
+
+
+CUDA_BUILD = side_jobs.job("build by nvcc", _cuda_build)
+pytestmark = [linux_only, pytest.mark.awaits(CUDA_BUILD)]
+
+
+@pytest.fixture(scope="module")
+def cuda_build() -> Path:
+    """A folder with the library for sm_90a; a kernel that spills registers fails to compile."""
+    return Path(side_jobs.result(CUDA_BUILD))
+
+
+@pytest.fixture(scope="module")
+def cublaslt_include() -> str:
+    """The folder of cuBLASLt's own header, or an empty text."""
+    return find_cublaslt_include()
 
 
 @pytest.fixture(scope="module")
