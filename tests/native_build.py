@@ -107,9 +107,13 @@ def run_tests(
     Selection: paths relative to tests/, node ids, or options of pytest. A build with sanitizers
     needs their runtimes in LD_PRELOAD (sanitizer_runtimes).
     """
+    # Plugins that these tests don't need take longer to load than many of them to run.
+    without = [
+        word for name in ("cacheprovider", "hypothesispytest") for word in ("-p", f"no:{name}")
+    ]
     # From tests/: at the top of the tree, `andrea` would be the sources without their library.
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selection],
+        [sys.executable, "-m", "pytest", "-q", *without, *selection],
         cwd=TESTS,
         env={**os.environ, "ANDREA_LIBRARY": str(library), **environment},
         capture_output=True,
