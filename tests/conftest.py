@@ -103,7 +103,7 @@ def pytest_sessionfinish() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tests that name no device mean the CPU: a GPU is for `pytest -m gpu`."""
-    if "gpu" not in config.getoption("markexpr"):
+    if config.getoption("markexpr") != "gpu":
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
