@@ -83,8 +83,8 @@ MODEL = {
 ORDER = {
     job(f"order, {name}", PLAIN, *selection, MGSIM_SEED="11"): count
     for name, selection, count in (
-        ("fp32", ["ops", "-k", "fp32 and not odd", "--one-of", "6"], 200),
-        ("bf16", ["ops", "-k", "bf16 and not odd", "--one-of", "6"], 200),
+        ("fp32", ["ops", "-k", "fp32 and not odd", "--one-of", "6"], 300),
+        ("bf16", ["ops", "-k", "bf16 and not odd", "--one-of", "6"], 300),
         ("model", ["test_parity.py", "-k", "usual or odd"], 8),
     )
 }
@@ -149,8 +149,8 @@ sanitized_build(RACES, "thread")
 ACCESSES = {
     job(f"accesses, {name}", BOUNDS, *selection, ASAN_OPTIONS="detect_leaks=0"): count
     for name, selection, count in (
-        ("fp32", ["ops", "-k", f"fp32 and {SMALL}", "--one-of", "12"], 200),
-        ("bf16", ["ops", "-k", f"bf16 and {SMALL}", "--one-of", "12"], 200),
+        ("fp32", ["ops", "-k", f"fp32 and {SMALL}", "--one-of", "12"], 300),
+        ("bf16", ["ops", "-k", f"bf16 and {SMALL}", "--one-of", "12"], 300),
         (
             "model",
             [
@@ -168,8 +168,8 @@ ACCESSES = {
 ORDERED = {
     job(f"races, {name}", RACES, *selection, TSAN_OPTIONS="exitcode=66 halt_on_error=1"): count
     for name, selection, count in (
-        ("fp32", ["ops", "-k", f"fp32 and not odd and {SMALL}", "--one-of", "30"], 45),
-        ("bf16", ["ops", "-k", f"bf16 and not odd and {SMALL}", "--one-of", "30"], 45),
+        ("fp32", ["ops", "-k", f"fp32 and not odd and {SMALL}", "--one-of", "30"], 90),
+        ("bf16", ["ops", "-k", f"bf16 and not odd and {SMALL}", "--one-of", "30"], 90),
         ("model", ["test_parity.py", "-k", "width"], 4),
     )
 }
