@@ -85,6 +85,14 @@ def simulated_library(checked_build: Path) -> Path:
     return checked_build / "native" / "libmicrogpt_cuda_sim.so"
 
 
+def _turn(item: pytest.Item) -> int:
+    """Tests that wait for work of other processes come last: it goes on beside the others."""
+    uses = set(getattr(item, "fixturenames", ()))
+    if {"workshop", "simulated_library"} <= uses:
+        return 2  # it breaks a library that the jobs of others use
+    return 1 if "checked_build" in uses or item.get_closest_marker("awaits") else 0
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Long work of other processes starts at once, and goes on beside the tests."""
     names: dict[str, None] = {}
@@ -121,6 +129,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)
     share = int(config.getoption("--one-of"))
     seen: dict[tuple[str, str], int] = {}
     kept, left_out = [], []
