@@ -199,18 +199,19 @@ class GPT(ModelMemory):
             ArgumentError: the batch was on a GPU and had ids outside the vocabulary, or no target;
                 no update comes from it.
         """
-        loss = ffi.new("float *")
-        check(lib.mg_loss(self._model, loss))
-        self._in_use.clear()
-        return float(loss[0])
+        return self._told_by(lib.mg_loss)
 
     def update_loss(self) -> float:
         """The loss of the last `step`: the sum of its batches', each times its loss_scale; waits
         until it is known."""
-        loss = ffi.new("float *")
-        check(lib.mg_update_loss(self._model, loss))
+        return self._told_by(lib.mg_update_loss)
+
+    def _told_by(self, function: Any) -> float:
+        """A number that the engine tells once all work before it is done."""
+        value = ffi.new("float *")
+        check(function(self._model, value))
         self._in_use.clear()
-        return float(loss[0])
+        return float(value[0])
 
     def zero_gradients(self) -> None:
         """Forget the gradients that were added up since the last `step`."""
@@ -283,10 +284,7 @@ class GPT(ModelMemory):
     def last_gradient_norm(self) -> float:
         """The gradient norm of the last `step`, NaN before the first; waits until it is known."""
         if self._gradient_norm is None:
-            norm = ffi.new("float *")
-            check(lib.mg_gradient_norm(self._model, norm))
-            self._gradient_norm = float(norm[0])
-            self._in_use.clear()
+            self._gradient_norm = self._told_by(lib.mg_gradient_norm)
         return self._gradient_norm
 
     def train_step(

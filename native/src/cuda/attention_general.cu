@@ -25,7 +25,7 @@ __device__ __forceinline__ void softmax_step(OwnSums& scores, OwnSums (&sums)[kP
             scores[i][j] = key + kHalfWarp * j > query + i ? -INFINITY : __fmul_rn(scores[i][j], scale);
             largest = fmaxf(largest, scores[i][j]);
         }
-        largest = half_warp_max(largest);
+        largest = warp_max<kHalfWarp>(largest);
         const float shrink = expf(most[i] - largest);
         most[i] = largest;
         total[i] *= shrink;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kGeneralThreads, kParts <= 2 ? 2 : 1)
         float factors[kOwn];
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
-            const float row_total = half_warp_sum(total[i]);
+            const float row_total = warp_sum<kHalfWarp>(total[i]);
             factors[i] = 1.0f / row_total;
             if (round == 0 && thread_column() == 0 && query + i < shape.T)
                 log_sums[offsets.row + query + i] = most[i] + logf(row_total);

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kGeneralThreads, kParts <= 2 ? 2 : 1)
             for (int d = thread_column(); d < shape.head_dim; d += kHalfWarp)
                 D[i] = fmaf(to_float(dout[number + d]), to_float(out[number + d]), D[i]);
         }
-        D[i] = half_warp_sum(D[i]);
+        D[i] = warp_sum<kHalfWarp>(D[i]);
         if (row < queries && thread_column() == 0) deltas[offsets.row + first + row] = D[i];
     }
     float factors[kOwn];

@@ -130,18 +130,6 @@ __device__ __forceinline__ void store_numbers(E* to, int64_t stride, const OwnSu
     }
 }
 
-__device__ __forceinline__ float half_warp_sum(float value) {
-#pragma unroll
-    for (int offset = kHalfWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
-    return value;
-}
-__device__ __forceinline__ float half_warp_max(float value) {
-#pragma unroll
-    for (int offset = kHalfWarp / 2; offset > 0; offset /= 2)
-        value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
-    return value;
-}
-
 // What a sum over kGeneralWidth-wide parts of a head needs to know of part `at`: how many of its numbers there are.
 __device__ __forceinline__ int width_of_part(int head_dim, int at) {
     const int left = head_dim - at * kGeneralWidth;

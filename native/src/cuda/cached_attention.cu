@@ -55,18 +55,6 @@ __global__ void __launch_bounds__(2 * kThreads)
     }
 }
 
-// Whether this block is the last of `count` to come here; what the others wrote before is then visible to it.  The counter is 0
-// before the first and after the last.
-__device__ __forceinline__ bool last_of(unsigned* counter, unsigned count, unsigned* is_last) {
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) *is_last = atomicInc(counter, count - 1) == count - 1 ? 1u : 0u;
-    __syncthreads();
-    if (*is_last == 0) return false;
-    __threadfence();
-    return true;
-}
-
 // A group of kLanes lanes reads a key: each lane kPieces pieces of kNumbers numbers, kLanes pieces apart.  Each group has a running
 // softmax of its own (the largest score, the sum of exponentials, the weighted sum of values); those of all groups are combined
 // at the end.  Heads wider than all pieces together take several rounds, in which the scores are computed again.
@@ -192,7 +180,7 @@ __global__ void __launch_bounds__(kThreads)
             part[1] = block_total;
         }
     }
-    if (shares == 1 || !last_of(counters + of_head, shares, is_last)) return;
+    if (shares == 1 || !last_of(shares, counters + of_head, is_last)) return;
     const int64_t stride = shape.head_dim + 2;
     const float* const all_parts = parts + of_head * shape.splits * stride;
     float most = -FLT_MAX, total = 0.0f;

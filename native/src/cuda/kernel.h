@@ -34,16 +34,18 @@ inline unsigned blocks_for(int64_t pieces, int64_t pieces_per_block, int64_t mos
 
 inline bool is_aligned(const void* pointer, size_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-template <typename T>
+// Over a warp, or over each kLanes neighbouring lanes of it; every lane gets the result.
+template <int kLanes = kWarp, typename T>
 __device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
     return value;
 }
 
+template <int kLanes = kWarp>
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    for (int offset = kLanes / 2; offset > 0; offset /= 2)
         value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
     return value;
 }
