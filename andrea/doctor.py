@@ -77,7 +77,7 @@ def _engine() -> tuple[Verdict, str]:
 
 
 def _memory() -> tuple[Verdict, str]:
-    from .machine import available_memory
+    from .planning.machine import available_memory
 
     free = available_memory("cpu")
     return "ok", "unknown" if free is None else f"{_gigabytes(free)} available"

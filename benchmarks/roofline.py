@@ -7,8 +7,8 @@ behind it, memory at --memory of the bandwidth, and --gap microseconds between k
 --memory and --gap are assumptions: nothing here is measured but what --measured brings.
 
 MFU = FLOPs that the model's formulas ask for / (time x peak): 6 for each matrix parameter and
-6 L T d of causal attention a token (andrea.sizes.flops_per_token). "as PaLM counts" has 12 L T d
-instead (Chowdhery et al. 2022, appendix B), as if attention saw all positions.
+6 L T d of causal attention a token (andrea.planning.sizes.flops_per_token). "as PaLM counts" has
+12 L T d instead (Chowdhery et al. 2022, appendix B), as if attention saw all positions.
 
     python benchmarks/roofline.py --shape andrea-120m --tokens 32768 --gpu h200
     python benchmarks/ops.py --device cuda --shape andrea-120m --tokens 32768 --precision bf16 \

@@ -11,7 +11,7 @@ from .formats import duration
 from .texts import STANDARD_INPUT, TextRequest, absolute_sources
 
 if TYPE_CHECKING:
-    from andrea.checkpoint import CheckpointInfo
+    from andrea.runs.checkpoint import CheckpointInfo
     from andrea.training import TrainConfig, TrainState
 
 _SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
@@ -109,7 +109,7 @@ def refuse_new_shape(options: Mapping[str, Any], info: CheckpointInfo) -> None:
     if wanted["tokenizer"] == "auto":
         wanted["tokenizer"] = None
     if options["preset"] is not None:
-        from andrea.shapes import preset_sizes
+        from andrea.planning.shapes import preset_sizes
 
         for name, size in preset_sizes(options["preset"]).items():
             if size and recorded[name] != size:

@@ -16,7 +16,7 @@ from .signals import StopSignals
 if TYPE_CHECKING:
     from andrea.data import PreparedData
     from andrea.model import GPT
-    from andrea.runs import RunFolder
+    from andrea.runs.folder import RunFolder
     from andrea.tokenizers import Tokenizer
     from andrea.training import StepReport, TrainConfig, TrainState
 

@@ -17,7 +17,7 @@ from .options import run_or_preset_argument
 
 if TYPE_CHECKING:
     from andrea.config import ModelConfig
-    from andrea.runs import RunFolder
+    from andrea.runs.folder import RunFolder
 
 
 @click.command(
@@ -57,8 +57,8 @@ def preset_config(name: str) -> ModelConfig:
 def _overview() -> dict[str, Any]:
     import andrea
     from andrea.config import PRESETS
-    from andrea.machine import available_memory
-    from andrea.sizes import memory_plan, num_parameters
+    from andrea.planning.machine import available_memory
+    from andrea.planning.sizes import memory_plan, num_parameters
 
     engine = andrea.engine_info()
     presets = []
@@ -88,7 +88,7 @@ def _overview() -> dict[str, Any]:
 
 
 def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
-    from andrea.sizes import (
+    from andrea.planning.sizes import (
         FLOPS_FORMULA,
         flops_per_token,
         memory_plan,
@@ -117,7 +117,7 @@ def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
 
 def _run_facts(what: str) -> dict[str, Any]:
     from andrea.config import PRESETS
-    from andrea.runs import RunFolder
+    from andrea.runs.folder import RunFolder
 
     if not os.path.exists(what) and os.sep not in what:
         raise Failure(

@@ -23,7 +23,7 @@ from .texts import (
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
-    from andrea.planning import Choices, Plan
+    from andrea.planning.plan import Choices, Plan
 
 # A step that takes longer is measured once.
 _PROBE_SECONDS = 0.4
@@ -53,8 +53,8 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
         AndreaError: the text, the options or the machine do not allow it.
     """
     from andrea.model import GPT
-    from andrea.planning import Choices, preset_tokenizer
-    from andrea.runs import RunFolder
+    from andrea.planning.plan import Choices, preset_tokenizer
+    from andrea.runs.folder import RunFolder
 
     request = TextRequest(
         absolute_sources(options["text"]),
@@ -104,7 +104,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
 
 
 def _new_folder(out: str | None, request: TextRequest) -> Path:
-    from andrea.runs import CHECKPOINT_NAME
+    from andrea.runs.folder import CHECKPOINT_NAME
 
     if out is None:
         return default_folder(request.sources, Path("runs"))
@@ -122,8 +122,8 @@ def _new_folder(out: str | None, request: TextRequest) -> Path:
 def _plan(
     choices: Choices, data: PreparedData, display: Display, *, device: str, precision: str
 ) -> Plan:
-    from andrea.machine import available_memory, measure_flops
-    from andrea.planning import needs_speed, plan
+    from andrea.planning.machine import available_memory, measure_flops
+    from andrea.planning.plan import needs_speed, plan
 
     speed = None
     if needs_speed(choices):
@@ -141,7 +141,7 @@ def _plan(
 
 
 def _with_speed(plan: Plan, model: Any, display: Display) -> Plan:
-    from andrea.machine import probe
+    from andrea.planning.machine import probe
 
     display.activity("measuring the speed of a step")
     return plan.with_speed(probe(model, plan.train, seconds=_PROBE_SECONDS))

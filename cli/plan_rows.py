@@ -11,7 +11,7 @@ from .formats import count, duration, plural, size
 if TYPE_CHECKING:
     from andrea.config import ModelConfig
     from andrea.model import GPT
-    from andrea.planning import Plan
+    from andrea.planning.plan import Plan
 
 _INSTRUCTION_SETS = {"avx2": "AVX2", "avx512": "AVX-512", "avx512bf16": "AVX-512 BF16"}
 

@@ -18,7 +18,7 @@ from .texts import TextRequest, data_record, prepare_text, text_rows
 if TYPE_CHECKING:
     from andrea.data import PreparedData
     from andrea.model import GPT
-    from andrea.runs import RunFolder
+    from andrea.runs.folder import RunFolder
     from andrea.training import TrainConfig, TrainState
 
 
@@ -28,7 +28,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
     Raises:
         AndreaError: there is no such run, or it cannot go on with these options.
     """
-    from andrea.runs import RunFolder
+    from andrea.runs.folder import RunFolder
 
     if options["out"] is not None:
         raise Failure("--out names the folder of a new run; a resumed one stays where it is")

@@ -99,7 +99,7 @@ def put(text: str) -> None:
 
 def _load(run: str, options: dict[str, Any]) -> Writer:
     from andrea.model import GPT
-    from andrea.runs import RunFolder
+    from andrea.runs.folder import RunFolder
     from andrea.sampling import SamplingConfig
 
     from .follow import opening

@@ -11,10 +11,9 @@ import numpy as np
 
 import andrea
 from andrea.data import PreparedData
-from andrea.runs import RunFolder
+from andrea.runs.folder import RunFolder
 from andrea.tokenizers import Tokenizer, train_tokenizer
-from andrea.trainconfig import TrainConfig, TrainState
-from andrea.training import train
+from andrea.training import TrainConfig, TrainState, train
 
 TEXT = "".join(f"{number} and {number + 1} make {2 * number + 1}. " for number in range(120))
 

@@ -127,7 +127,7 @@ def test_the_commands_of_the_page_are_accepted() -> None:
 )
 def test_work_of_a_shape(name: str, mflops: float) -> None:
     from andrea.config import ModelConfig
-    from andrea.sizes import parameter_table
+    from andrea.planning.sizes import parameter_table
 
     shape = module("shapes").SHAPES[name]
     assert shape.training_flops_per_token / 1e6 == pytest.approx(mflops, abs=0.05)

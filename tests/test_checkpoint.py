@@ -20,8 +20,8 @@ import pytest
 import safetensors.numpy
 
 import andrea
-from andrea.checkpoint import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.errors import CheckpointError
+from andrea.runs.checkpoint import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.training import train
 from small_runs import small_config, small_data, small_model, small_tokenizer, state_bytes
 
@@ -294,7 +294,7 @@ _SAVE_FOREVER = """
 import resource, sys
 from pathlib import Path
 from small_runs import small_model, small_tokenizer
-from andrea.checkpoint import CheckpointInfo, save_checkpoint
+from andrea.runs.checkpoint import CheckpointInfo, save_checkpoint
 from andrea.errors import CheckpointError
 
 path, limit = Path(sys.argv[1]), int(sys.argv[2])

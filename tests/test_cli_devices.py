@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import andrea
-from andrea.checkpoint import Checkpoint
-from andrea.runs import RunFolder
+from andrea.runs.checkpoint import Checkpoint
+from andrea.runs.folder import RunFolder
 from cli_process import TINY_RUN, Shell
 from small_runs import small_config, small_data, small_model, small_run
 

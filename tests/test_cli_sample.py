@@ -12,7 +12,7 @@ import pytest
 
 import andrea
 from andrea.cli.sample import _in_order, _unescape
-from andrea.runs import RunFolder
+from andrea.runs.folder import RunFolder
 from andrea.sampling import SamplingConfig
 from andrea.writing import generate_text, generate_texts
 from cli_process import ANDREA, TEXT, TINY, Shell, listen_to_interrupts

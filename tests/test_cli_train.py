@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from andrea.runs import RunFolder
+from andrea.runs.folder import RunFolder
 from cli_process import ANDREA, SLOW, SLOW_RUN, TEXT, TINY, TINY_RUN, Shell, listen_to_interrupts
 
 

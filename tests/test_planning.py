@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import andrea
 from andrea import PRESETS, ModelConfig
 from andrea.errors import ConfigError
-from andrea.machine import available_memory, measure_flops, probe
-from andrea.planning import DEFAULT_SECONDS, Choices, Plan, needs_speed, plan, preset_tokenizer
-from andrea.sizes import flops_per_token, memory_plan, num_parameters, parameter_table
+from andrea.planning.machine import available_memory, measure_flops, probe
+from andrea.planning.plan import DEFAULT_SECONDS, Choices, Plan, needs_speed, plan, preset_tokenizer
+from andrea.planning.sizes import flops_per_token, memory_plan, num_parameters, parameter_table
 from small_runs import small_config, small_model, state_bytes
 
 ANDREA_120M = ModelConfig(**PRESETS["andrea-120m"])
@@ -321,7 +321,7 @@ def test_available_memory_is_a_sensible_figure() -> None:
 
 
 def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from andrea import machine
+    from andrea.planning import machine
 
     monkeypatch.setattr(machine, "_system_memory", lambda: 8 * 10**9)
     monkeypatch.setattr(machine, "_cgroup_memory", lambda: 10**9)
@@ -331,7 +331,8 @@ def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpus_free_memory_counts_for_runs_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from andrea import _library, machine
+    from andrea import _library
+    from andrea.planning import machine
 
     info = dataclasses.replace(
         andrea.cuda_info(), usable=True, memory_total=9 * 10**9, memory_free=5 * 10**9

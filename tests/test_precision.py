@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import andrea
-from andrea.runs import RunFolder
-from andrea.trainconfig import TrainConfig
-from andrea.training import train
+from andrea.runs.folder import RunFolder
+from andrea.training import TrainConfig, train
 from ops.device import ISAS, PRECISIONS, Device, Kind
 from small_runs import (
     interrupted_run,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from andrea.config import ModelConfig
-from andrea.sizes import flops_per_token, num_parameters
+from andrea.planning.sizes import flops_per_token, num_parameters
 from benchmark_programs import BENCHMARKS, SMALL, check_figures, check_table, refusal, run
 
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmarks beside the tests")

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from andrea.checkpoint import save_checkpoint
 from andrea.errors import CheckpointError, RunError
-from andrea.runs import RunFolder
-from andrea.trainconfig import TrainState
-from andrea.training import train
+from andrea.runs.checkpoint import save_checkpoint
+from andrea.runs.folder import RunFolder
+from andrea.training import TrainState, train
 from small_runs import (
     small_config,
     small_data,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from andrea.schedule import StepBudget, TimeBudget, WarmupCosine
+from andrea.training.schedule import StepBudget, TimeBudget, WarmupCosine
 
 
 def test_warm_up_is_a_ramp_times_the_cosine() -> None:

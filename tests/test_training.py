@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 
 import andrea
-from andrea import training
 from andrea.data import BatchSampler
 from andrea.errors import CheckpointError, ConfigError, DataError, RunError
-from andrea.runs import RunFolder
-from andrea.schedule import WarmupCosine
-from andrea.trainconfig import TrainConfig, TrainState
-from andrea.training import StepReport, evaluate, train
+from andrea.runs.folder import RunFolder
+from andrea.training import StepReport, TrainConfig, TrainState, clock, evaluate, train
+from andrea.training.schedule import WarmupCosine
 from small_runs import (
     interrupted_run,
     small_config,
@@ -277,7 +275,7 @@ class Clock:
         self.take(monkeypatch, model, "forward_backward", 1.0)
         self.take(monkeypatch, model, "forward", 0.25)
         self.take(monkeypatch, run, "save", 4.0)
-        monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def take(self, patch: pytest.MonkeyPatch, owner: Any, name: str, seconds: float) -> None:
         real = getattr(owner, name)

@@ -7,63 +7,28 @@ then validation loss and checkpoint -> StepReport.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .data import BatchSampler, EvaluationWindows
-from .data.batches import Batch
-from .errors import CheckpointError, RunError
+from andrea.data import BatchSampler, EvaluationWindows
+from andrea.data.batches import Batch
+from andrea.errors import CheckpointError, RunError
+
+from .clock import Clock
+from .config import TrainConfig
+from .reports import Evaluation, StepReport
 from .schedule import Schedule, WarmupCosine
-from .trainconfig import TrainConfig, TrainState
+from .state import TrainState
 
 if TYPE_CHECKING:
-    from .data import PreparedData
-    from .model import GPT
-    from .runs import RunFolder
+    from andrea.data import PreparedData
+    from andrea.model import GPT
+    from andrea.runs.folder import RunFolder
 
 __all__ = ["Evaluation", "StepReport", "TrainConfig", "TrainState", "evaluate", "train"]
 
 MAX_SKIPPED_IN_ROW = 10
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Validation loss in nats per token and in bits per byte of text; is_best: the lowest yet."""
-
-    loss: float
-    bits_per_byte: float
-    is_best: bool
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What happened in one step.
-
-    step counts from 1; steps is their number where it is known. loss: mean training loss in nats.
-    gradient_norm: before clipping. tokens: seen since the beginning. tokens_per_second: of recent
-    steps, without evaluations. elapsed: seconds, of all sessions where time is the budget, else of
-    this one. progress: 0..1. seconds_left: estimated where steps are the budget. skipped: loss or
-    gradient was not finite and nothing was updated. warning: a line for the user.
-    """
-
-    step: int
-    steps: int | None
-    loss: float
-    learning_rate: float
-    gradient_norm: float
-    tokens: int
-    tokens_per_second: float
-    elapsed: float
-    progress: float
-    seconds_left: float
-    skipped: bool
-    evaluation: Evaluation | None
-    saved: Path | None
-    warning: str | None
-    is_last: bool
 
 
 def train(
@@ -110,31 +75,6 @@ def _windows(
     return EvaluationWindows(data.validation, batch_size, model.config.block_size, max_windows)
 
 
-class _Clock:
-    """Where the time goes; `closing` is what the last evaluation and save will take."""
-
-    def __init__(self) -> None:
-        self.step_seconds = 0.0  # smoothed
-        # The longest so far: of an evaluation, a save, and the caller's work after an evaluation.
-        self.evaluation = self.save = self.caller = 0.0
-        self._steps = 0
-
-    def start(self, elapsed_before: float) -> None:
-        self._start = time.perf_counter() - elapsed_before
-
-    @property
-    def elapsed(self) -> float:
-        return time.perf_counter() - self._start
-
-    @property
-    def closing(self) -> float:
-        return self.evaluation + self.save + self.caller
-
-    def add_step(self, seconds: float) -> None:
-        self._steps += 1
-        self.step_seconds += max(1 / self._steps, 0.1) * (seconds - self.step_seconds)
-
-
 class _Loop:
     def __init__(
         self,
@@ -151,7 +91,7 @@ class _Loop:
         self.windows = _windows(model, data, config.batch_size, config.eval_windows)
         self.schedule: Schedule = WarmupCosine(config.warmup, config.min_ratio)
         self.tokens_per_step = config.tokens_per_step(block_size)
-        self.clock = _Clock()
+        self.clock = Clock()
         self._next: tuple[int, Batch | None] = (-1, None)
 
     def reports(self) -> Generator[StepReport, None, None]:

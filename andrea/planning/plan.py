@@ -14,11 +14,12 @@ import math
 from dataclasses import dataclass
 from typing import TypeVar
 
-from .config import ModelConfig
-from .errors import ConfigError
+from andrea.config import ModelConfig
+from andrea.errors import ConfigError
+from andrea.training.config import TrainConfig
+
 from .shapes import Choices, preset_sizes, shapes
 from .sizes import flops_per_token, memory_plan, num_parameters
-from .trainconfig import TrainConfig
 
 __all__ = ["DEFAULT_SECONDS", "Choices", "Plan", "needs_speed", "plan", "preset_tokenizer"]
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .config import ModelConfig
-from .errors import CheckpointError, ConfigError
+from andrea.config import ModelConfig
+from andrea.errors import CheckpointError, ConfigError
+
 from .tensorfile import TensorFile, canonical_json, write_tensor_file
 
 if TYPE_CHECKING:
-    from .model import GPT
-    from .tensors import Tensor
+    from andrea.model import GPT
+    from andrea.tensors import Tensor
 
 _VERSION_KEY = "andrea_checkpoint"
 _VERSION = "1"

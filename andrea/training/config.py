@@ -1,4 +1,4 @@
-"""How a run trains, and how far it got: the two small records that every checkpoint carries."""
+"""How a run trains: a small record that every checkpoint carries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from .errors import CheckpointError, ConfigError
+from andrea.errors import ConfigError
+
 from .schedule import Budget, StepBudget, TimeBudget
 
 T = TypeVar("T")
@@ -22,6 +23,9 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "beta1": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
     "beta2": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
     "min_ratio": (lambda value: 0 <= value <= 1, "between 0 and 1"),
+    "decay_share": (lambda value: 0 <= value <= 1, "between 0 and 1"),
+    "outlier_z": _FROM_0,
+    "coherence_gate": (lambda value: 0 <= value <= 100, "between 0 and 100"),
 }
 
 
@@ -56,11 +60,19 @@ class TrainConfig:
     eval_every: int = 0
     eval_windows: int = 64
     save_every: int = 0
+    schedule: str = "cosine"
+    decay_share: float = 0.2
+    keep_last: int = 2
+    outlier_z: float = 8.0
+    skip_outliers: bool = False
+    max_skipped: int = 10
+    early_stop: int = 0
+    coherence_gate: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulate", "eval_windows"):
+        for name in ("batch_size", "accumulate", "eval_windows", "keep_last", "max_skipped"):
             _check_integer(name, getattr(self, name), 1)
-        for name in ("warmup", "eval_every", "save_every", "seed"):
+        for name in ("warmup", "eval_every", "save_every", "seed", "early_stop"):
             _check_integer(name, getattr(self, name), 0)
         if self.seed >= 2**64:
             raise ConfigError(f"seed must be below 2**64, got {self.seed}")
@@ -96,43 +108,11 @@ class TrainConfig:
         Raises:
             ConfigError: a key is missing or unknown, or a value is refused.
         """
-        return _build(cls, values, ConfigError)
+        return from_plain(cls, values, ConfigError)
 
 
-@dataclass
-class TrainState:
-    """How far a run got; consistent whenever `train` yields.
-
-    step: steps done, skipped ones included. elapsed: seconds over all sessions. best_loss: lowest
-    validation loss so far, in nats, reached at best_step.
-    """
-
-    step: int = 0
-    elapsed: float = 0.0
-    skipped: int = 0
-    skipped_in_row: int = 0
-    best_loss: float | None = None
-    best_step: int | None = None
-
-    def to_dict(self, *, timed: bool) -> dict[str, Any]:
-        """The state as plain data; the time only where it steers the run, so that runs by steps
-        save the same bytes however fast they were."""
-        values = asdict(self)
-        if not timed:
-            del values["elapsed"]
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainState:
-        """Build a state from plain data.
-
-        Raises:
-            CheckpointError: a key is unknown.
-        """
-        return _build(cls, values, CheckpointError)
-
-
-def _build(cls: type[T], values: Mapping[str, Any], error: type[Exception]) -> T:
+def from_plain(cls: type[T], values: Mapping[str, Any], error: type[Exception]) -> T:
+    """Build a record of this module's kind from plain data, or raise `error` in one line."""
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import CheckpointError
+from andrea.errors import CheckpointError
 
 
 class Tensor(Protocol):

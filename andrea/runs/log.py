@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .errors import RunError
+from andrea.errors import RunError
 
 SCHEMA = "unfirehose/1.0/training-run"
 

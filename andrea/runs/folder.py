@@ -13,15 +13,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from andrea.config import ModelConfig
+from andrea.errors import CheckpointError, RunError
+from andrea.training import TrainConfig, TrainState
+
 from .checkpoint import Checkpoint, CheckpointInfo, save_checkpoint
-from .config import ModelConfig
-from .errors import CheckpointError, RunError
-from .runlog import SCHEMA, RunLog, newest_run_id, rewind
-from .trainconfig import TrainConfig, TrainState
+from .log import SCHEMA, RunLog, newest_run_id, rewind
 
 if TYPE_CHECKING:
-    from .model import GPT
-    from .tokenizers import Tokenizer
+    from andrea.model import GPT
+    from andrea.tokenizers import Tokenizer
 
 CHECKPOINT_NAME = "checkpoint.safetensors"
 LOG_NAME = "log.jsonl"
@@ -117,7 +118,7 @@ class RunFolder:
         Raises:
             CheckpointError: its vocabulary is not the model's.
         """
-        from .tokenizers import tokenizer_from_dict
+        from andrea.tokenizers import tokenizer_from_dict
 
         tokenizer = tokenizer_from_dict(self.info.tokenizer)
         if tokenizer.vocab_size != self.info.model.vocab_size:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .config import PRESETS, ModelConfig
-from .errors import ConfigError
+from andrea.config import PRESETS, ModelConfig
+from andrea.errors import ConfigError
 
 # (n_layer, n_embd) from small to large; widths are multiples of 64.
 _LADDER = (

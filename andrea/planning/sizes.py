@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .config import ModelConfig
+from andrea.config import ModelConfig
 
 # Every tensor by its dimensions in the configuration's words, in the engine's order; "h.*" stands
 # for the tensors of every block.
@@ -98,6 +98,6 @@ def memory_plan(
 ) -> dict[str, int]:
     """Bytes that the engine takes, by kind, for batches of batch_size x block_size; see
     `andrea.engine_memory`."""
-    from .memory import engine_memory
+    from andrea.memory import engine_memory
 
     return engine_memory(config, batch_size, training=training, device=device, precision=precision)

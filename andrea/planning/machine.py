@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .config import ModelConfig
+from andrea.config import ModelConfig
+
 from .sizes import flops_per_token
 
 if TYPE_CHECKING:
-    from ._library import CudaInfo
-    from .model import GPT
-    from .trainconfig import TrainConfig
+    from andrea._library import CudaInfo
+    from andrea.model import GPT
+    from andrea.training.config import TrainConfig
 
 # Large enough for matrix products to run as in a real model, small enough for a step in a blink.
 _PROBE_CONFIG = ModelConfig(vocab_size=512, block_size=128, n_layer=2, n_head=4, n_embd=256)
@@ -31,7 +32,7 @@ _GPU_PROBE_BATCH = 16
 
 def measure_flops(*, device: str = "auto", precision: str = "auto", seconds: float = 0.7) -> float:
     """Floating-point operations per second that training reaches here, from a small model."""
-    from .model import GPT
+    from andrea.model import GPT
 
     config, batch_size = _PROBE_CONFIG, _PROBE_BATCH
     if is_gpu(device) and not _cuda().simulated:
@@ -73,7 +74,7 @@ def available_memory(device: str = "cpu") -> int | None:
 
 
 def _cuda() -> CudaInfo:
-    from ._library import cuda_info
+    from andrea._library import cuda_info
 
     return cuda_info()
 

@@ -1,0 +1,1 @@
+"""Judging: what a loss means, and whether a model learned or learned by heart."""

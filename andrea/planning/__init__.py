@@ -1,0 +1,1 @@
+"""Planning: what a run will be and take, before it begins."""
