@@ -35,6 +35,8 @@ class Progress:
     validation_loss: float | None = None
     tokens_per_second: float | None = None
     seconds_left: float | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
 
     def fields(self) -> dict[str, str]:
         """The progress in words, by name, in reading order."""
