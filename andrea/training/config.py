@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from andrea.errors import ConfigError
 
-from .schedule import Budget, StepBudget, TimeBudget
+from .schedule import SCHEDULES, Budget, StepBudget, TimeBudget
 
 T = TypeVar("T")
 
@@ -78,6 +78,12 @@ class TrainConfig:
             raise ConfigError(f"seed must be below 2**64, got {self.seed}")
         for name, (is_fine, expected) in _NUMBERS.items():
             _check_number(name, getattr(self, name), is_fine, expected)
+        if self.schedule not in tuple(SCHEDULES):
+            raise ConfigError(
+                f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}"
+            )
+        if not isinstance(self.skip_outliers, bool):
+            raise ConfigError(f"skip_outliers must be true or false, got {self.skip_outliers!r}")
         if (self.steps is None) == (self.seconds is None):
             raise ConfigError("give either steps or seconds, to say how long to train")
         if self.steps is not None:

@@ -1,14 +1,19 @@
 """When a run ends and how its learning rate moves until then.
 
 A budget turns steps done and seconds spent into progress 0..1; a schedule turns progress into a
-factor of the peak learning rate. Both are small on purpose: another schedule is one more class.
+factor of the peak learning rate. Both are small on purpose: another schedule is one more class and
+a line in SCHEDULES.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .config import TrainConfig
 
 
 class Schedule(Protocol):
@@ -20,11 +25,11 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class WarmupCosine:
-    """Linear warm-up over the first `warmup` steps, multiplied onto a cosine to `min_ratio`.
+class _Warmup:
+    """Linear warm-up over the first `warmup` steps, multiplied onto what progress says.
 
     The warm-up counts steps even where progress is time, because what it waits for, AdamW's
-    moments, fills by steps. The cosine is that of SGDR (Loshchilov & Hutter 2017), one period.
+    moments, fills by steps. `min_ratio` is the last learning rate over the peak.
     """
 
     warmup: int
@@ -33,8 +38,62 @@ class WarmupCosine:
     def factor(self, step: int, progress: float) -> float:
         """Factor of the peak learning rate for the step after `step` steps, at `progress` 0..1."""
         warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        cosine = 0.5 * (1.0 + math.cos(math.pi * min(max(progress, 0.0), 1.0)))
-        return warm * (self.min_ratio + (1.0 - self.min_ratio) * cosine)
+        share = self._share(min(max(progress, 0.0), 1.0))
+        return warm * (self.min_ratio + (1.0 - self.min_ratio) * share)
+
+    def _share(self, progress: float) -> float:
+        """What is left of the way from the peak to the least: 1 at the peak, 0 at the least."""
+        raise NotImplementedError
+
+
+class WarmupCosine(_Warmup):
+    """Warm-up, then half a cosine: SGDR's (Loshchilov & Hutter 2017), one period."""
+
+    def _share(self, progress: float) -> float:
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+class WarmupLinear(_Warmup):
+    """Warm-up, then a straight line down."""
+
+    def _share(self, progress: float) -> float:
+        return 1.0 - progress
+
+
+class WarmupConstant(_Warmup):
+    """Warm-up, then the peak for ever; min_ratio says nothing."""
+
+    def _share(self, progress: float) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class WarmupStableDecay(_Warmup):
+    """Warm-up, the peak, and a straight line down over the last `decay_share` of the run.
+
+    WSD (Hu et al. 2024, MiniCPM): a longer run shares all steps before the decay with a shorter
+    one, so that a run can be prolonged from a checkpoint of its stable part.
+    """
+
+    decay_share: float = 0.2
+
+    def _share(self, progress: float) -> float:
+        if progress <= 1.0 - self.decay_share:
+            return 1.0
+        return (1.0 - progress) / self.decay_share
+
+
+def schedule_of(config: TrainConfig) -> Schedule:
+    """The schedule that a configuration names, with its settings."""
+    return SCHEDULES[config.schedule](config)
+
+
+SCHEDULES: dict[str, Callable[[TrainConfig], Schedule]] = {
+    "cosine": lambda config: WarmupCosine(config.warmup, config.min_ratio),
+    "linear": lambda config: WarmupLinear(config.warmup, config.min_ratio),
+    "constant": lambda config: WarmupConstant(config.warmup, config.min_ratio),
+    "wsd": lambda config: WarmupStableDecay(config.warmup, config.min_ratio, config.decay_share),
+}
 
 
 class Budget(Protocol):
