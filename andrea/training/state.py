@@ -21,11 +21,11 @@ class TrainState:
 
     step: steps done, skipped ones included. elapsed: seconds over all sessions. skipped: steps
     without an update since loss or gradient was not finite, skipped_in_row: the last of them.
-    outliers: steps far from those before, skipped or not. best_loss: lowest validation loss so far,
-    in nats, reached at best_step. evaluations_above_best: in a row, the last of them. incoherent:
-    samples in a row below the gate, the last of them. recent_losses, recent_norms: of the last
-    steps that were no outliers, oldest first, at most guards.WINDOW. told: kinds of notices that
-    are given once.
+    outliers: steps far from those before, skipped or not, outliers_in_row: the last of them since
+    what is usual was measured. best_loss: lowest validation loss so far, in nats, reached at
+    best_step. evaluations_above_best: in a row, the last of them. incoherent: samples in a row
+    below the gate, the last of them. recent_losses, recent_norms: of the last steps that were no
+    outliers, oldest first, at most guards.WINDOW. told: kinds of notices that are given once.
     """
 
     step: int = 0
@@ -33,6 +33,7 @@ class TrainState:
     skipped: int = 0
     skipped_in_row: int = 0
     outliers: int = 0
+    outliers_in_row: int = 0
     best_loss: float | None = None
     best_step: int | None = None
     evaluations_above_best: int = 0
