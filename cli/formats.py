@@ -1,8 +1,12 @@
-"""Numbers as people read them: counts, bytes, durations; and durations as people type them."""
+"""Numbers as people read them (andrea.words), durations as they type them, text to print."""
 
 from __future__ import annotations
 
 import re
+
+from andrea.words import count, duration, plural, size
+
+__all__ = ["count", "duration", "parse_duration", "plural", "printable", "size"]
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 # Carriage returns go: texts with CRLF would show a mark at each line's end.
@@ -28,43 +32,6 @@ def parse_duration(text: str) -> float:
     if seconds <= 0:
         raise ValueError(f"{text!r} is no time at all; give more than 0 seconds")
     return seconds
-
-
-def duration(seconds: float) -> str:
-    """A length of time in at most two units: 8s, 1m 20s, 3h 05m, 2d 04h."""
-    if seconds < 9.95:
-        return f"{max(seconds, 0.0):.1f}s".replace(".0s", "s")
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
-
-
-def count(number: float) -> str:
-    """A count in at most five characters: 950, 12.3k, 92.3M, 1.2G."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        # 999,950 would round to 1000.0k: it belongs to the next unit.
-        if number >= size * 0.99995 and number >= 1000:
-            return f"{number / size:.1f}{unit}"
-    return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
-
-
-def size(number: float) -> str:
-    """A number of bytes in decimal units: 465 KB, 1.8 GB."""
-    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if number >= scale * 0.9995:
-            value = number / scale
-            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
-    return f"{number:.0f} byte{'' if number == 1 else 's'}"
-
-
-def plural(number: int, noun: str, many: str = "") -> str:
-    """A count with its noun: 1 document, 12,000 documents."""
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def printable(text: str) -> str:
