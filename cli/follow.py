@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,31 +16,10 @@ from .signals import StopSignals
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
+    from andrea.judging.glimpse import Glimpse
     from andrea.model import GPT
     from andrea.runs.folder import RunFolder
-    from andrea.tokenizers import Tokenizer
     from andrea.training import StepReport, TrainConfig, TrainState
-
-# A sample while training is a glance: so many bytes of text, and never longer than this.
-_SAMPLE_BYTES = 320
-_SAMPLE_SECONDS = 3.0
-
-
-def opening(tokenizer: Tokenizer, documents: int | None) -> str:
-    """The prompt that asks for a fresh start.
-
-    Empty, the start of a document, where the model saw many of them; a new line where the text was
-    one document, whose start the model saw once.
-    """
-    from andrea.errors import TokenizerError
-
-    if documents is None or documents > 1:
-        return ""
-    try:
-        tokenizer.encode("\n")
-    except TokenizerError:
-        return ""
-    return "\n"
 
 
 def shell_path(path: Path) -> str:
@@ -66,7 +46,7 @@ class Session:
     validation_loss: float | None = None
 
     def follow(self) -> int:
-        """Train to the end, or until a signal; returns the exit code.
+        """Train to the end, or until a signal or a guard ends it; returns the exit code.
 
         Raises:
             RunError: nothing is left to do, or training cannot go on.
@@ -76,34 +56,52 @@ class Session:
 
         started = time.monotonic()
         report: StepReport | None = None
+        reason: str | None = None
         reports = train(self.model, self.data, self.config, run=self.run, state=self.state)
         self.display.activity("taking the first step")
         with self.stop.postponed(self._tell_stop):
             for report in reports:
                 try:
-                    self._show(report)
+                    reason = report.stopped or self._show(report)
                 except BaseException:
                     # A closed pipe, say: what cannot be shown must not cost what was learned.
                     self.run.save(self.model, self.state)
                     raise
-                if self.stop.requested and not report.is_last:
+                if report.is_last:
+                    break
+                if self.stop.requested or reason is not None:
                     reports.close()
                     self.run.save(self.model, self.state)
                     break
+                if self.stop.take_save_request():
+                    self._save_on_request()
         seconds = time.monotonic() - started
+        is_complete = report is not None and report.is_last and reason is None
         self.display.close()
-        self.run.end(self.validation_loss, seconds)
-        self._tell_end(seconds, is_complete=report is not None and report.is_last)
+        why = "complete" if is_complete else reason or "stopped by a signal"
+        self.run.end(self.validation_loss, seconds, why)
+        self._tell_end(seconds, is_complete=is_complete, reason=reason)
         return self.stop.exit_code
 
     def _tell_stop(self) -> None:
         self.display.line("stopping: saves after this step; Ctrl-C again exits at once")
 
-    def _show(self, report: StepReport) -> None:
+    def _save_on_request(self) -> None:
+        from andrea.errors import CheckpointError, RunError
+
+        try:
+            path = self.run.save(self.model, self.state)
+        except (CheckpointError, RunError) as error:
+            self.display.line(f"{error}; training goes on", style="yellow")
+        else:
+            self.display.line(f"saved step {self.state.step:,} as asked for: {shell_path(path)}")
+
+    def _show(self, report: StepReport) -> str | None:
+        """Show what happened; why the run should end, as far as its sample says so."""
         if report.evaluation is not None:
             self.validation_loss = report.evaluation.loss
-        if report.warning:
-            self.display.line(report.warning, style="yellow")
+        for notice in report.notices:
+            self.display.line(notice.text, style="yellow")
         progress = Progress(
             step=report.step,
             steps=report.steps,
@@ -112,49 +110,62 @@ class Session:
             validation_loss=self.validation_loss,
             tokens_per_second=report.tokens_per_second,
             seconds_left=report.seconds_left,
+            learning_rate=report.learning_rate,
+            gradient_norm=report.gradient_norm,
         )
         # Without validation text nothing is evaluated; samples come at the same steps.
         is_due = self.config.eval_every > 0 and report.step % self.config.eval_every == 0
         if not (report.evaluation or report.is_last or is_due):
             if not self.stop.requested:
                 self.display.progress(progress)
-            return
+            return None
         remark = ""
         if report.evaluation is not None:
             remark = f"{report.evaluation.bits_per_byte:.3f} bits/byte"
             remark += "  best" if report.evaluation.is_best else ""
         self.display.milestone(progress, remark)
-        if not self.stop.requested:
-            text = self._sample()
-            self.display.sample(text)
-            self.run.log_sample(report.step, text, report.loss)
+        # A gate judges every sample, for a resumed run to judge the same ones.
+        if self.stop.requested and not self.config.coherence_gate:
+            return None
+        return self._sample(report)
 
-    def _sample(self) -> str:
-        from andrea.sampling import SamplingConfig
-        from andrea.writing import generate_text
+    @cached_property
+    def _glimpse(self) -> Glimpse:
+        from andrea.judging.glimpse import Glimpse
+
+        gated = self.config.coherence_gate > 0
+        return Glimpse(
+            self.model,
+            self.data,
+            prompt=self.prompt,
+            seed=self.config.seed,
+            is_stopped=lambda: self.stop.requested and not gated,
+            **({"max_seconds": None} if gated else {}),
+        )
+
+    def _sample(self, report: StepReport) -> str | None:
+        from andrea.training import guards
 
         self.display.activity("writing a sample")
-        tokenizer = self.data.tokenizer
-        prompt = self.prompt
-        if prompt is None:
-            prompt = opening(tokenizer, self.data.documents)
-        tokens_per_byte = len(self.data.train) / max(self.data.train_bytes, 1)
-        pieces = generate_text(
-            self.model,
-            tokenizer,
-            prompt,
-            max_tokens=max(round(_SAMPLE_BYTES * tokens_per_byte), 16),
-            sampling=SamplingConfig(temperature=0.8, top_p=0.95),
-            seed=self.config.seed,
+        sample = self._glimpse.write()
+        score = sample.coherence.score
+        self.display.sample(sample.text)
+        self.run.log_sample(
+            report.step,
+            sample.text,
+            report.loss,
+            prompt=self.prompt,
+            coherence=round(score, 1) if sample.is_whole else None,
         )
-        text, deadline = self.prompt or "", time.monotonic() + _SAMPLE_SECONDS
-        for piece in pieces:
-            text += piece
-            if self.stop.requested or time.monotonic() > deadline:
-                break
-        return text
+        if not self.config.coherence_gate:
+            return None
+        notices, stopped = guards.after_sample(self.state, self.config, score)
+        for notice in notices:
+            self.display.line(notice.text, style="yellow")
+            self.run.log("run.notice", step=report.step, kind=notice.kind, text=notice.text)
+        return stopped
 
-    def _tell_end(self, seconds: float, *, is_complete: bool) -> None:
+    def _tell_end(self, seconds: float, *, is_complete: bool, reason: str | None) -> None:
         state, folder = self.state, shell_path(self.run.path)
         what = "done" if is_complete else "stopped and saved"
         best = ""
@@ -163,9 +174,12 @@ class Session:
         more = "" if not is_complete else f" {go_on(self.config, state)}"
         self.display.line()
         self.display.line(f"{what}: {state.step:,} steps, {duration(seconds)}{best}", style="bold")
+        if reason is not None:
+            self.display.line(f"because {reason}")
+        is_older = state.best_step is not None and state.best_step < state.step
         self.display.rows(
             [
-                ("write", f"andrea sample {folder}"),
+                ("write", f"andrea sample {folder}{' --best' if is_older else ''}"),
                 ("continue", f"andrea train --resume {folder}{more}"),
             ]
         )

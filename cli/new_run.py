@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .display import Display
-from .errors import Failure
 from .follow import Session, shell_path
 from .plan_rows import machine_row, plan_rows
 from .signals import StopSignals
@@ -104,19 +103,13 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
 
 
 def _new_folder(out: str | None, request: TextRequest) -> Path:
-    from andrea.runs.folder import CHECKPOINT_NAME
+    from andrea.runs.folder import refuse_used
 
     if out is None:
         return default_folder(request.sources, Path("runs"))
-    folder = Path(out)
     # RunFolder.create looks again; here it spares the preparation of a text for nothing.
-    if (folder / CHECKPOINT_NAME).exists():
-        path = shell_path(folder)
-        raise Failure(
-            f"{path} holds a run already: continue it with --resume {path}, "
-            "or name another folder with --out"
-        )
-    return folder
+    refuse_used(Path(out))
+    return Path(out)
 
 
 def _plan(

@@ -36,6 +36,13 @@ run_or_preset_argument = click.argument(
     "what", required=False, metavar="[RUN|PRESET]", shell_complete=_complete_runs_and_presets
 )
 
+best_option = option(
+    "--best",
+    section="Run",
+    is_flag=True,
+    help="Use the checkpoint of the best validation loss, instead of the newest.",
+)
+
 at_least_1 = WholeNumber(1)
 at_least_0 = WholeNumber(0)
 

@@ -13,7 +13,7 @@ import click
 
 from .formats import printable
 from .option_kinds import SectionCommand
-from .options import machine_options, run_argument, sampling_options
+from .options import best_option, machine_options, run_argument, sampling_options
 
 if TYPE_CHECKING:
     from andrea.model import GPT
@@ -98,11 +98,10 @@ def put(text: str) -> None:
 
 
 def _load(run: str, options: dict[str, Any]) -> Writer:
+    from andrea.judging.glimpse import opening
     from andrea.model import GPT
     from andrea.runs.folder import RunFolder
     from andrea.sampling import SamplingConfig
-
-    from .follow import opening
 
     sampling = SamplingConfig(
         temperature=options["temperature"],
@@ -111,7 +110,9 @@ def _load(run: str, options: dict[str, Any]) -> Writer:
         min_p=options["min_p"],
         repetition_penalty=options["repetition_penalty"],
     )
-    with RunFolder.open(Path(run)) as folder:
+    with RunFolder.open(Path(run), best=options["best"]) as folder:
+        for line in folder.damaged:
+            click.echo(f"andrea: {line}; using {folder.checkpoint_path}", err=True)
         tokenizer = folder.tokenizer()
         model = GPT(
             folder.info.model,
@@ -177,6 +178,7 @@ def _converse(writer: Writer) -> None:
     "sample", cls=SectionCommand, short_help="Let a trained model write.", epilog=_EPILOG
 )
 @run_argument
+@best_option
 @sampling_options
 @machine_options
 def command(run: str, **options: Any) -> None:

@@ -1,4 +1,5 @@
 """Ctrl-C and SIGTERM: while training the first one saves and stops, a second one exits at once.
+SIGUSR1: saves and goes on.
 
 A step of a large model can hold the main thread inside the engine for minutes, where Python runs no
 signal handler; so a thread listens at the interpreter's wake-up socket and acts without waiting.
@@ -15,7 +16,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-_WATCHED = (signal.SIGINT, signal.SIGTERM)
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_SAVING: tuple[signal.Signals, ...] = tuple(
+    number for name in ("SIGUSR1",) if (number := getattr(signal, name, None)) is not None
+)
 # Where nothing is to be saved, the main thread gets so long to clean up behind itself.
 _GRACE_SECONDS = 2.0
 
@@ -32,6 +36,7 @@ class StopSignals:
         self._before_exit = before_exit
         self._on_request: Callable[[], None] | None = None
         self._received: int | None = None
+        self._is_save_wanted = False
         self._previous_handlers: dict[signal.Signals, Any] = {}
         self._previous_wakeup = -1
 
@@ -39,6 +44,11 @@ class StopSignals:
     def requested(self) -> bool:
         """Whether a stop was asked for while it was postponed."""
         return self._received is not None
+
+    def take_save_request(self) -> bool:
+        """Whether a save was asked for since this was last called."""
+        wanted, self._is_save_wanted = self._is_save_wanted, False
+        return wanted
 
     @property
     def exit_code(self) -> int:
@@ -62,7 +72,9 @@ class StopSignals:
         self._previous_wakeup = signal.set_wakeup_fd(
             self._writer.fileno(), warn_on_full_buffer=False
         )
-        for number in _WATCHED:
+        for number in _SAVING:
+            self._previous_handlers[number] = signal.signal(number, self._handle_save)
+        for number in _STOPPING:
             self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
@@ -79,6 +91,10 @@ class StopSignals:
         self._listener.join()
         self._writer.close()
         self._reader.close()
+
+    def _handle_save(self, _number: int, _frame: FrameType | None) -> None:
+        # Before training there is nothing to save, and nothing is lost.
+        self._is_save_wanted = True
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         # Runs in the main thread between two bytecodes; the listener was usually here before.
@@ -103,7 +119,7 @@ class StopSignals:
                 continue
             if number == 0:
                 return
-            if number not in _WATCHED:
+            if number not in _STOPPING:
                 continue
             if first is not None:
                 self._exit(number)

@@ -110,7 +110,7 @@ def test_reports_tell_what_happened() -> None:
         assert report.steps == 12
         assert report.gradient_norm > 0
         assert report.tokens_per_second > 0
-        assert not report.skipped and report.warning is None and report.saved is None
+        assert not report.skipped and report.notices == () and report.saved is None
     assert reports[0].loss == pytest.approx(math.log(model.config.vocab_size), abs=0.1)
     elapsed = [report.elapsed for report in reports]
     assert elapsed == sorted(elapsed)
@@ -399,7 +399,7 @@ def test_a_loss_that_is_not_finite_skips_the_step(monkeypatch: pytest.MonkeyPatc
         assert not any(gradient.any() for gradient in model.gradients().values())
     assert [report.skipped for report in reports] == [False, False, True, False, False]
     assert states[2] == states[1] and states[3] != states[2]
-    assert "step 3 was skipped" in str(reports[2].warning)
+    assert "step 3 was skipped" in reports[2].notices[0].text
     assert (state.step, state.skipped, state.skipped_in_row) == (5, 1, 0)
     assert model.step_count == 4
 
@@ -435,7 +435,7 @@ def test_ten_in_a_row_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     warnings = []
     with pytest.raises(RunError, match="not finite in 10 steps in a row") as caught:
         for report in reports:
-            warnings.append(report.warning)
+            warnings += [notice.text for notice in report.notices]
     run.close()
     assert str(run.checkpoint_path) in str(caught.value) and "\n" not in str(caught.value)
     assert len(warnings) == 9 and all(warnings)
@@ -489,7 +489,7 @@ def test_a_save_that_fails_on_the_way_is_a_warning(
         reports = reports_of(model, config, run=run)
     saved = [report.step for report in reports if report.saved]
     assert saved == [4, 6]
-    assert reports[1].warning == "cannot write it: No space left on device; training goes on"
+    assert reports[1].notices[0].text == "cannot write it: No space left on device; training goes on"
 
 
 @pytest.mark.parametrize(("refused", "steps_done"), [({0}, 0), ({2}, 3)])

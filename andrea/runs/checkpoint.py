@@ -15,10 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, ConfigError
 
-from .tensorfile import TensorFile, canonical_json, write_tensor_file
+from .tensorfile import TensorFile, Tensors, canonical_json, write_tensor_file
 
 if TYPE_CHECKING:
     from andrea.model import GPT
@@ -56,14 +58,29 @@ def save_checkpoint(path: Path, model: GPT, info: CheckpointInfo) -> int:
         CheckpointError: a value is not finite, or the disk is full or refuses; the file that was
             there is as it was.
     """
-    tensors = _tensors(model, moments=info.state is not None)
+    tensors = state_tensors(model, moments=info.state is not None)
+    return write_checkpoint(path, tensors, metadata_of(info, model.step_count))
+
+
+def write_checkpoint(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> int:
+    """Write tensors by the names of `state_tensors`, with `metadata_of` them; size in bytes.
+
+    Raises:
+        CheckpointError: a value is not finite, or the disk is full or refuses; the file that was
+            there is as it was.
+    """
     for name, tensor in tensors.items():
-        values = tensor.read()
+        values = np.asarray(tensor)
         # Sums could overflow, and comparing every value would need an array of results.
         if not (math.isfinite(values.min()) and math.isfinite(values.max())):
             raise CheckpointError(
                 f"{path} was not written: {name} holds values that are not finite"
             )
+    return write_tensor_file(path, tensors, metadata)
+
+
+def metadata_of(info: CheckpointInfo, optimizer_steps: int) -> dict[str, str]:
+    """What a checkpoint says besides its tensors, as texts."""
     metadata = {
         _VERSION_KEY: _VERSION,
         "model": canonical_json(info.model.to_dict()),
@@ -73,11 +90,11 @@ def save_checkpoint(path: Path, model: GPT, info: CheckpointInfo) -> int:
     if info.state is not None:
         metadata["train"] = canonical_json(info.train)
         metadata["state"] = canonical_json(info.state)
-        metadata[_OPTIMIZER_STEPS] = str(model.step_count)
-    return write_tensor_file(path, tensors, metadata)
+        metadata[_OPTIMIZER_STEPS] = str(optimizer_steps)
+    return metadata
 
 
-def _tensors(model: GPT, *, moments: bool) -> dict[str, Tensor]:
+def state_tensors(model: GPT, *, moments: bool) -> dict[str, Tensor]:
     """Names in the file -> the model's tensors, on whatever device."""
     tensors = dict(model.tensors("parameters"))
     if moments:
@@ -114,15 +131,12 @@ class Checkpoint:
             CheckpointError: the model has another shape, or moments are asked of a file of weights.
         """
         if moments and not self.has_moments:
-            raise CheckpointError(
-                f"{self.path} holds weights only, so training can't go on from it; "
-                "it can be sampled from"
-            )
+            raise CheckpointError(weights_only(self.path))
         steps = self._file.metadata.get(_OPTIMIZER_STEPS, "")
         if moments and not steps.isdecimal():
             raise CheckpointError(f"{self.path} does not say how many steps its optimizer did")
         self._check_shape(model.config)
-        tensors = _tensors(model, moments=moments)
+        tensors = state_tensors(model, moments=moments)
         shapes = self._file.shapes
         for name, tensor in tensors.items():
             if shapes.get(name) != tensor.shape:
@@ -158,6 +172,14 @@ class Checkpoint:
         _traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def weights_only(path: Path) -> str:
+    """What to say where a training state is asked of a file without one."""
+    return (
+        f"{path} holds weights only, so no run can go on from it; "
+        f"a new one can start from its weights: --init-from {path}"
+    )
 
 
 def _read_info(path: Path, metadata: Mapping[str, str]) -> CheckpointInfo:

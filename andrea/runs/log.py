@@ -9,6 +9,8 @@ import contextlib
 import json
 import math
 import os
+import time
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,14 @@ from andrea.errors import RunError
 
 SCHEMA = "unfirehose/1.0/training-run"
 
+# Seconds that losses may wait to be written; a killed process loses no more of its log.
+_LONGEST_WAIT = 0.5
+
 
 class RunLog:
     """Appends to the log of one run.
+
+    Losses come at every step: they reach the file together, twice a second; all else at once.
 
     Raises:
         RunError: the file cannot be opened for writing.
@@ -29,31 +36,43 @@ class RunLog:
         self.path = path
         self.run_id = run_id
         self._waiting = b""
+        self._written = time.monotonic()
+        self._time = _Timestamps()
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
 
-    def write(self, kind: str, **fields: Any) -> None:
-        """Append a line: type, run_id, ts (ISO 8601, UTC) and the fields, NaN as null."""
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        line = {"type": kind, "run_id": self.run_id, "ts": now.replace("+00:00", "Z")}
+    def write(self, kind: str, /, **fields: Any) -> dict[str, Any]:
+        """Append a line, and return it: type, run_id, ts (ISO 8601, UTC) and the fields, NaN as
+        None."""
+        line = {"type": kind, "run_id": self.run_id, "ts": self._time.now()}
         line.update({name: _finite_or_none(value) for name, value in fields.items()})
         self._waiting += json.dumps(line, allow_nan=False).encode("ascii") + b"\n"
-        with contextlib.suppress(OSError):
-            self._write_waiting()
+        now = time.monotonic()
+        if kind != "run.loss" or now - self._written >= _LONGEST_WAIT:
+            self._written = now
+            with contextlib.suppress(OSError):
+                self._write_waiting()
+        return line
 
-    def sync(self) -> None:
-        """Bring all lines to the disk.
+    def flush(self) -> None:
+        """Write all lines to the file.
 
         Raises:
             RunError: the disk is full or refuses.
         """
-        try:
+        with self._telling():
             self._write_waiting()
+
+    def sync(self) -> None:
+        """Bring what was flushed to the disk; another thread may call it.
+
+        Raises:
+            RunError: the disk refuses.
+        """
+        with self._telling():
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise RunError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -63,10 +82,32 @@ class RunLog:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror or error}") from error
+
     def _write_waiting(self) -> None:
         while self._waiting:
             written = os.write(self._descriptor, self._waiting)
             self._waiting = self._waiting[written:]
+
+
+class _Timestamps:
+    """The time in ISO 8601; its first part is written anew only when the second changes."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._text = ""
+
+    def now(self) -> str:
+        second, nanoseconds = divmod(time.time_ns(), 10**9)
+        if second != self._second:
+            self._second = second
+            self._text = datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.")
+        return f"{self._text}{nanoseconds // 10**6:03}Z"
 
 
 def _finite_or_none(value: Any) -> Any:

@@ -257,6 +257,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        raise CheckpointError(f"{path} is truncated, altered or no checkpoint: {error}") from error
+        seen = " ".join(str(error).split())
+        raise CheckpointError(f"{path} is truncated, altered or no checkpoint: {seen}") from error
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error

@@ -12,6 +12,9 @@ class Clock:
         self.step_seconds = 0.0  # smoothed
         # The longest so far: of an evaluation, a save, and the caller's work after an evaluation.
         self.evaluation = self.save = self.caller = 0.0
+        self.copy = (
+            0.0  # of a state that is written in the background: what a save on the way costs
+        )
         self._steps = 0
 
     def start(self, elapsed_before: float) -> None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from andrea.data import BatchSampler, EvaluationWindows
 from andrea.data.batches import Batch
 from andrea.errors import CheckpointError, RunError
 
+from . import guards
 from .clock import Clock
 from .config import TrainConfig
-from .reports import Evaluation, StepReport
-from .schedule import Schedule, WarmupCosine
+from .reports import Evaluation, Notice, StepReport
+from .schedule import schedule_of
 from .state import TrainState
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from andrea.runs.folder import RunFolder
 
 __all__ = ["Evaluation", "StepReport", "TrainConfig", "TrainState", "evaluate", "train"]
-
-MAX_SKIPPED_IN_ROW = 10
 
 
 def train(
@@ -89,44 +88,50 @@ class _Loop:
         block_size = model.config.block_size
         self.sampler = BatchSampler(data.train, config.batch_size, block_size, config.seed)
         self.windows = _windows(model, data, config.batch_size, config.eval_windows)
-        self.schedule: Schedule = WarmupCosine(config.warmup, config.min_ratio)
+        self.schedule = schedule_of(config)
         self.tokens_per_step = config.tokens_per_step(block_size)
         self.clock = Clock()
         self._next: tuple[int, Batch | None] = (-1, None)
+        self._is_save_due = False
+        self._notices: list[Notice] = []
 
     def reports(self) -> Generator[StepReport, None, None]:
         state, config, budget, clock = self.state, self.config, self.config.budget, self.clock
         clock.start(state.elapsed)
         if self.run is not None and state.step == 0:
             # At once, so that a disk that is full or too slow is known before the work is done.
-            self._save()
+            self._save_now()
         is_last = False
         while not is_last:
             started = clock.elapsed
             progress = budget.progress(state.step, started, clock.closing)
             learning_rate = config.learning_rate * self.schedule.factor(state.step, progress)
-            loss, norm = self._step(learning_rate)
-            is_skipped = not (math.isfinite(loss) and math.isfinite(norm))
+            limits = guards.limits(state, config)
+            loss, norm = self._step(learning_rate, limits)
             state.step += 1
-            state.skipped += is_skipped
-            state.skipped_in_row = state.skipped_in_row + 1 if is_skipped else 0
             clock.add_step(clock.elapsed - started)
             tokens_per_second = self.tokens_per_step / clock.step_seconds
-            self._log_step(loss, learning_rate, norm, tokens_per_second, is_skipped)
-            if state.skipped_in_row == MAX_SKIPPED_IN_ROW:
+            verdict = guards.judge(state, config, loss, norm, limits)
+            self._log_step(loss, learning_rate, norm, tokens_per_second, verdict)
+            self._tell(*verdict.notices)
+            if verdict.skipped or verdict.outlier is not None:
+                self._record_incident(learning_rate, loss, norm, verdict)
+            if state.skipped_in_row == config.max_skipped:
                 raise RunError(self._diverged())
+            self._look_at_learning()
 
             is_last, evaluates, saves = self._what_is_due()
-            evaluation = self._evaluate() if evaluates else None
-            if is_last and config.seconds is not None:
+            evaluation, stopped = self._evaluate() if evaluates else (None, None)
+            is_last = is_last or stopped is not None
+            if is_last and config.seconds is not None and stopped is None:
                 # What the budget leaves is given up: the run is done, and a resume is to know it.
                 state.elapsed = max(clock.elapsed, config.seconds)
             else:
                 state.elapsed = clock.elapsed
-            saved, warning = self._save_or_warn(is_last) if saves else (None, None)
-            if is_skipped:
-                warning = f"step {state.step} was skipped: its loss or gradient is not finite"
+            is_best = evaluation is not None and evaluation.is_best
+            saved = self._save(saves, is_best=is_best, is_last=is_last)
             yielded = clock.elapsed
+            notices, self._notices = tuple(self._notices), []
             yield StepReport(
                 step=state.step,
                 steps=config.steps,
@@ -140,16 +145,17 @@ class _Loop:
                 seconds_left=0.0
                 if is_last
                 else budget.seconds_left(state.step, yielded, clock.step_seconds),
-                skipped=is_skipped,
+                skipped=verdict.skipped,
                 evaluation=evaluation,
                 saved=saved,
-                warning=warning,
+                notices=notices,
+                stopped=stopped,
                 is_last=is_last,
             )
             if evaluation is not None:
                 clock.caller = max(clock.caller, clock.elapsed - yielded)
 
-    def _step(self, learning_rate: float) -> tuple[float, float]:
+    def _step(self, learning_rate: float, limits: guards.Limits) -> tuple[float, float]:
         """Do the work of a step: (mean loss, gradient norm).
 
         All of it is queued first; while a GPU works, the next batch is made.
@@ -159,7 +165,7 @@ class _Loop:
         for micro in range(first, first + config.accumulate):
             inputs, targets = self._batch(micro)
             model.forward_backward(inputs, targets, 1.0 / config.accumulate, wait=False)
-        # Where a loss or a gradient is not finite, the engine updates nothing and says NaN.
+        # Where loss or gradient are not finite, or too large, the engine updates nothing.
         model.step(
             learning_rate,
             beta1=config.beta1,
@@ -168,6 +174,7 @@ class _Loop:
             weight_decay=config.weight_decay,
             max_norm=config.max_norm,
             wait=False,
+            **limits.for_step(config),
         )
         self._next = first + config.accumulate, self.sampler.batch(first + config.accumulate)
         return model.update_loss(), model.last_gradient_norm
@@ -188,13 +195,14 @@ class _Loop:
             clock.evaluation = clock.step_seconds * tokens / self.tokens_per_step / 2
         upcoming = clock.elapsed
         upcoming += clock.evaluation + clock.caller if evaluates else 0.0
-        upcoming += clock.save if saves else 0.0
+        upcoming += clock.copy if saves else 0.0
         is_last = config.budget.is_spent(step, upcoming, clock.closing, clock.step_seconds)
-        return is_last, evaluates or is_last, saves or is_last
+        return is_last, evaluates or is_last, saves
 
-    def _evaluate(self) -> Evaluation | None:
+    def _evaluate(self) -> tuple[Evaluation | None, str | None]:
+        """The evaluation, and why the run should end after it."""
         if self.windows is None:
-            return None
+            return None, None
         started = self.clock.elapsed
         loss = self.windows.mean_loss(self.model.forward)
         self.clock.evaluation = max(self.clock.evaluation, self.clock.elapsed - started)
@@ -203,17 +211,22 @@ class _Loop:
         if is_best:
             state.best_loss, state.best_step = loss, state.step
         evaluation = Evaluation(loss, self.data.bits_per_byte(loss), is_best)
-        if self.run is not None:
-            self.run.log(
-                "run.eval",
-                step=state.step,
-                eval="validation",
-                score=loss,
-                bits_per_byte=evaluation.bits_per_byte,
-            )
-        return evaluation
+        self._log(
+            "run.eval",
+            step=state.step,
+            eval="validation",
+            score=loss,
+            bits_per_byte=evaluation.bits_per_byte,
+            best=is_best,
+        )
+        notices, stopped = guards.after_evaluation(state, self.config, evaluation)
+        self._tell(*notices)
+        return evaluation, stopped
 
-    def _save(self) -> Path | None:
+    # ---- saving
+
+    def _save_now(self) -> Path | None:
+        """Save and wait until it is on the disk."""
         if self.run is None:
             return None
         started = self.clock.elapsed
@@ -221,22 +234,57 @@ class _Loop:
         self.clock.save = max(self.clock.save, self.clock.elapsed - started)
         return path
 
-    def _save_or_warn(self, is_last: bool) -> tuple[Path | None, str | None]:
+    def _save(self, is_due: bool, *, is_best: bool, is_last: bool) -> Path | None:
+        """Save what is due; the path of what got onto the disk since the last step.
+
+        A save that is due while the disk is busy with another waits for the next step; that of the
+        best evaluation has to be of this one.
+        """
+        if self.run is None:
+            return None
+        if is_last:
+            return self._save_now()
+        saved = None
+        written = self.run.take_written()
+        if written is not None and written.error is not None:
+            self._tell_failed_save(written.error)
+        elif written is not None:
+            saved = written.path
+            self.clock.save = max(self.clock.save, written.seconds)
+        self._is_save_due = self._is_save_due or is_due
         try:
-            return self._save(), None
+            if is_best:
+                self.run.finish_save()
+            if is_best or self._is_save_due:
+                started = self.clock.elapsed
+                self._is_save_due = not self.run.begin_save(self.model, self.state)
+                self.clock.copy = max(self.clock.copy, self.clock.elapsed - started)
         except (CheckpointError, RunError) as error:
-            # Space may come back before the end; stopping now would lose more than going on.
-            if is_last:
-                raise
-            return None, f"{error}; training goes on"
+            self._tell_failed_save(error)
+        return saved
+
+    def _tell_failed_save(self, error: Exception) -> None:
+        # Space may come back before the end; stopping now would lose more than going on.
+        self._tell(Notice("save failed", f"{error}; training goes on"))
+
+    # ---- what is told
+
+    def _log(self, kind: str, /, **fields: Any) -> None:
+        if self.run is not None:
+            self.run.log(kind, **fields)
 
     def _log_step(
-        self, loss: float, lr: float, norm: float, tokens_per_second: float, is_skipped: bool
+        self,
+        loss: float,
+        lr: float,
+        norm: float,
+        tokens_per_second: float,
+        verdict: guards.Verdict,
     ) -> None:
-        if self.run is None:
-            return
-        more = {"skipped": True} if is_skipped else {}
-        self.run.log(
+        more: dict[str, Any] = {"skipped": True} if verdict.skipped else {}
+        if verdict.outlier is not None:
+            more["outlier"] = round(verdict.outlier, 2)
+        self._log(
             "run.loss",
             step=self.state.step,
             loss=loss,
@@ -246,11 +294,32 @@ class _Loop:
             **more,
         )
 
+    def _tell(self, *notices: Notice) -> None:
+        for notice in notices:
+            self._notices.append(notice)
+            self._log("run.notice", step=self.state.step, kind=notice.kind, text=notice.text)
+
+    def _look_at_learning(self) -> None:
+        if guards.learning_is_judged(self.state, self.config):
+            from andrea.judging.unigram import unigram_entropy
+
+            usual = unigram_entropy(self.data.train, self.model.config.vocab_size)
+            mean = guards.mean_recent_loss(self.state)
+            notice = guards.not_learning(self.state, self.config, mean, usual)
+            self._tell(*([notice] if notice is not None else []))
+
+    def _record_incident(
+        self, learning_rate: float, loss: float, norm: float, verdict: guards.Verdict
+    ) -> None:
+        """Keep what is needed to look at a bad step again."""
+
     def _diverged(self) -> str:
+        config = self.config
         text = (
-            f"loss or gradient was not finite in {MAX_SKIPPED_IN_ROW} steps in a row, the last is "
-            f"{self.state.step}; try a lower learning rate than {self.config.learning_rate:g}"
+            f"loss or gradient was not finite in {config.max_skipped} steps in a row, the last is "
+            f"{self.state.step}; try a lower learning rate than {config.learning_rate:g}"
         )
         if self.run is None:
             return text
+        self.run.finish_save()
         return f"{text}; the last good checkpoint is {self.run.checkpoint_path}"

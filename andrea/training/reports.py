@@ -33,8 +33,10 @@ class StepReport:
     step counts from 1; steps is their number where it is known. loss: mean training loss in nats.
     gradient_norm: before clipping. tokens: seen since the beginning. tokens_per_second: of recent
     steps, without evaluations. elapsed: seconds, of all sessions where time is the budget, else of
-    this one. progress: 0..1. seconds_left: estimated where steps are the budget. skipped: loss or
-    gradient was not finite and nothing was updated. warning: a line for the user.
+    this one. progress: 0..1. seconds_left: estimated where steps are the budget. skipped: nothing
+    was updated, since loss or gradient was not finite or far too large. saved: the checkpoint that
+    got onto the disk since the last report. notices: for the user. stopped: why a guard ends the
+    run with this step.
     """
 
     step: int
@@ -50,5 +52,6 @@ class StepReport:
     skipped: bool
     evaluation: Evaluation | None
     saved: Path | None
-    warning: str | None
+    notices: tuple[Notice, ...]
+    stopped: str | None
     is_last: bool
