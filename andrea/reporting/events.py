@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,31 @@ def finite(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+class Timestamps:
+    """Reads the times of events, those of a minute at the cost of one."""
+
+    def __init__(self) -> None:
+        self._minute = ""
+        self._start = 0.0
+
+    def parse(self, value: Any) -> float | None:
+        """Seconds since 1970 of a time in ISO 8601 with its zone, or None for what is none."""
+        if not isinstance(value, str):
+            return None
+        minute, rest = value[:17], value[17:]
+        try:
+            if rest.endswith("Z") and len(minute) == 17:
+                if minute != self._minute:
+                    # Python 3.10 does not read the Z of UTC.
+                    self._start = datetime.fromisoformat(f"{minute}00+00:00").timestamp()
+                    self._minute = minute
+                return finite(self._start + float(rest[:-1]))
+            when = datetime.fromisoformat(value)
+            return when.timestamp() if when.tzinfo is not None else None
+        except (ValueError, OverflowError):
+            return None
 
 
 def _survey(log: Path) -> tuple[Any, list[tuple[int, int]]]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from .curve import Curve
-from .events import Event, finite, log_path, read_events, whole
+from .events import Event, Timestamps, finite, log_path, read_events, whole
 
 MAX_SAMPLES = 400
 MAX_SAMPLE_CHARACTERS = 6000
@@ -122,7 +121,7 @@ class Metrics:
     _seconds_before: float = 0.0
     _sample_stride: int = 1
     _samples_heard: int = 0
-    _minute: tuple[str, float] = ("", 0.0)
+    _times: Timestamps = field(default_factory=Timestamps)
 
     @classmethod
     def from_log(cls, path: Path) -> Metrics:
@@ -159,7 +158,7 @@ class Metrics:
     def add(self, event: Event) -> None:
         """Take in an event of the log; what cannot be understood is passed over."""
         kind = event.get("type")
-        when = self._time(event.get("ts"))
+        when = self._times.parse(event.get("ts"))
         if kind == "run.start":
             self._start(event, when)
             return
@@ -305,22 +304,6 @@ class Metrics:
             SavedAt(step, name, None if size is None else int(size), finite(event.get("seconds")))
         )
         self.checkpoint_count += 1
-
-    def _time(self, value: Any) -> float | None:
-        """Seconds since 1970 of an ISO 8601 time; the minute is parsed once for all its events."""
-        if not isinstance(value, str):
-            return None
-        minute, rest = value[:17], value[17:]
-        try:
-            if rest.endswith("Z") and len(minute) == 17:
-                if minute != self._minute[0]:
-                    start = datetime.fromisoformat(f"{minute}00+00:00").timestamp()
-                    self._minute = minute, start
-                return finite(self._minute[1] + float(rest[:-1]))
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        return when.timestamp() if when.tzinfo is not None else None
 
 
 def _text(value: Any) -> str | None:
