@@ -14,6 +14,7 @@ import andrea
 from andrea import PRESETS, ModelConfig
 from andrea.errors import ConfigError
 from andrea.planning.machine import available_memory, measure_flops, probe
+from andrea.planning.memory import TooLarge
 from andrea.planning.plan import DEFAULT_SECONDS, Choices, Plan, needs_speed, plan, preset_tokenizer
 from andrea.planning.sizes import flops_per_token, memory_plan, num_parameters, parameter_table
 from small_runs import small_config, small_model, state_bytes
@@ -135,6 +136,10 @@ def test_a_fixed_shape_is_kept(fixed: dict[str, int]) -> None:
         {"seed": 9},
         {"eval_every": 0},
         {"save_every": 3},
+        {"schedule": "wsd", "decay_share": 0.5, "min_ratio": 0.0},
+        {"beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "max_norm": 0.0},
+        {"keep_last": 5, "eval_windows": 3, "early_stop": 2, "coherence_gate": 30.0},
+        {"outlier_z": 0.0, "skip_outliers": True, "max_skipped": 3},
     ],
 )
 def test_fixed_training_settings_are_kept(fixed: dict[str, Any]) -> None:
@@ -173,7 +178,11 @@ def test_a_presets_tokenizer() -> None:
         ({"accumulate": 0}, "accumulate must be"),
         ({"steps": 0}, "steps must be"),
         ({"seconds": -1.0}, "seconds must be"),
-        ({"steps": 5, "seconds": 5.0}, "either steps or seconds"),
+        ({"steps": 5, "seconds": 5.0}, "steps and seconds contradict each other"),
+        ({"tokens": 5, "epochs": 5.0}, "tokens and epochs contradict each other"),
+        ({"tokens": 0}, "tokens must be above 0"),
+        ({"epochs": math.inf}, "epochs must be above 0"),
+        ({"schedule": "sine"}, "schedule must be one of"),
         ({"learning_rate": -1.0}, "learning_rate must be"),
         ({"warmup": -1}, "warmup must be"),
     ],
@@ -261,7 +270,8 @@ def test_little_memory_means_smaller_parts_of_the_same_step() -> None:
 
 
 def test_a_model_that_cannot_fit_is_refused_with_both_figures() -> None:
-    with pytest.raises(ConfigError, match=r"takes 1\.9 GB, 1\.0 GB are free") as caught:
+    figures = r"takes 1\.9 GB \(moments 738\.7 MB, .*\), 1\.0 GB are free"
+    with pytest.raises(TooLarge, match=figures) as caught:
         plan(
             Choices(preset="andrea-120m", batch_size=1),
             vocab_size=8449,

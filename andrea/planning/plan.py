@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from andrea.config import ModelConfig
-from andrea.errors import ConfigError
 from andrea.training.config import TrainConfig
 
-from .shapes import Choices, preset_sizes, shapes
-from .sizes import flops_per_token, memory_plan, num_parameters
+from .choices import Choices, steps_for
+from .memory import Room
+from .shapes import preset_sizes, shapes
+from .sizes import flops_per_token, num_parameters
 
 __all__ = ["DEFAULT_SECONDS", "Choices", "Plan", "needs_speed", "plan", "preset_tokenizer"]
 
@@ -37,9 +38,10 @@ _TOKENS_PER_STEP = (512, 131072)
 _NOMINAL_SPEED = 7e10
 # Evaluations, saves and samples take the rest.
 _SHARE_OF_TRAINING = 0.93
-_SHARE_OF_MEMORY = 0.7
 _LONGEST_BETWEEN_EVALUATIONS = 600.0
 _MANY_EPOCHS = 40
+# Of the peak learning rate, where weights go on learning from another text.
+_SHARE_OF_RATE = 0.3
 
 
 def preset_tokenizer(preset: str | None) -> tuple[str, int | None]:
@@ -54,7 +56,9 @@ def preset_tokenizer(preset: str | None) -> tuple[str, int | None]:
 
 def needs_speed(choices: Choices) -> bool:
     """Whether the plan depends on what the machine can do."""
-    return choices.steps is None and not (choices.fixes_shape and choices.batch_size is not None)
+    if choices.budgets and choices.seconds is None:
+        return False
+    return not (choices.fixes_shape and choices.batch_size is not None)
 
 
 @dataclass(frozen=True)
@@ -153,16 +157,17 @@ def plan(
     assumed.
 
     Raises:
-        ConfigError: a choice is out of its range, choices contradict each other, or the model does
-            not fit in memory.
+        ConfigError: a choice is out of its range, or choices contradict each other.
+        TooLarge: the run does not fit in memory.
     """
-    if choices.steps is None and choices.seconds is None:
+    if not choices.budgets:
         choices = dataclasses.replace(choices, seconds=DEFAULT_SECONDS)
+    wanted = choices.wanted_tokens(train_tokens)
     seconds, speed = choices.seconds, flops_per_second
     if seconds is None or speed is None:
         seconds, speed = _chosen(seconds, DEFAULT_SECONDS), _NOMINAL_SPEED
     work = _SHARE_OF_TRAINING * seconds * speed
-    room = _Room(memory, device, precision)
+    room = Room(memory, device, precision)
     smallest, *larger = shapes(choices, vocab_size, train_tokens)
     candidates = [
         candidate
@@ -170,60 +175,46 @@ def plan(
         if num_parameters(candidate) <= _PARAMETERS_PER_TEXT_TOKEN * train_tokens
         and room.fits(candidate, 1)
     ]
-    model = min([smallest, *candidates], key=lambda candidate: _distance(candidate, work))
-    tokens = work / flops_per_token(model, training=True)
+    model = min([smallest, *candidates], key=lambda shape: _distance(shape, work, wanted))
+    tokens = _tokens(model, work, wanted)
     batch_size, accumulate = _batch(choices, model, tokens, train_tokens, room)
-    config = TrainConfig(
-        batch_size=batch_size,
-        accumulate=accumulate,
-        steps=choices.steps,
-        seconds=choices.seconds,
-        learning_rate=_chosen(choices.learning_rate, _learning_rate(model)),
-        weight_decay=_chosen(choices.weight_decay, 0.1),
-        seed=choices.seed,
-    )
-    needed = room.needed(model, batch_size)
-    if memory is not None and needed["total"] > memory:
-        raise ConfigError(
-            f"training takes {_gigabytes(needed['total'])}, {_gigabytes(memory)} are free; "
-            "choose a smaller --batch-size, --block-size, --n-embd or --n-layer"
-        )
-    steps = choices.steps or max(round(tokens / config.tokens_per_step(model.block_size)), 1)
+    defaults = {
+        "batch_size": batch_size,
+        "accumulate": accumulate,
+        "learning_rate": _learning_rate(model, is_tuning=choices.is_tuning),
+    }
+    fixed = choices.fixed_training()
+    if wanted is not None:
+        # Until the steps are known that this takes.
+        fixed |= {"steps": 1}
+    config = TrainConfig(**{**defaults, **fixed})
+    needed = room.check(choices, model, batch_size, accumulate, train_tokens)
+    if wanted is not None:
+        config = dataclasses.replace(config, steps=steps_for(wanted, config, model))
+    steps = config.steps or max(round(tokens / config.tokens_per_step(model.block_size)), 1)
     return Plan(
         model=model,
         train=_with_intervals(config, choices, steps, most=steps),
         choices=choices,
         memory=needed,
         train_tokens=train_tokens,
-        notes=_notes(choices, accumulate),
+        notes=_notes(choices, config, steps),
     )
 
 
-def _distance(model: ModelConfig, work: float) -> float:
+def _tokens(model: ModelConfig, work: float, wanted: int | None) -> float:
+    """Tokens that a model sees: the wanted ones, or what so many operations allow."""
+    return max(work, 1.0) / flops_per_token(model, training=True) if wanted is None else wanted
+
+
+def _distance(model: ModelConfig, work: float, wanted: int | None) -> float:
     """How far, as a ratio, the model's tokens per parameter will be from the best."""
-    tokens = max(work, 1.0) / flops_per_token(model, training=True)
+    tokens = _tokens(model, work, wanted)
     return abs(math.log(tokens / num_parameters(model) / TOKENS_PER_PARAMETER))
 
 
-@dataclass(frozen=True)
-class _Room:
-    """A device's memory in bytes, None where it isn't known, and what models take of it."""
-
-    memory: int | None
-    device: str
-    precision: str
-
-    def needed(self, model: ModelConfig, batch_size: int) -> dict[str, int]:
-        return memory_plan(model, batch_size, device=self.device, precision=self.precision)
-
-    def fits(self, model: ModelConfig, batch_size: int) -> bool:
-        if self.memory is None:
-            return True
-        return self.needed(model, batch_size)["total"] <= _SHARE_OF_MEMORY * self.memory
-
-
 def _batch(
-    choices: Choices, model: ModelConfig, tokens: float, train_tokens: int, room: _Room
+    choices: Choices, model: ModelConfig, tokens: float, train_tokens: int, room: Room
 ) -> tuple[int, int]:
     """Sequences of a micro-batch, and micro-batches of a step."""
     low, high = _TOKENS_PER_STEP
@@ -241,9 +232,13 @@ def _batch(
     return batch_size, accumulate
 
 
-def _learning_rate(model: ModelConfig) -> float:
-    """Peak learning rate: 6e-4 at 768 wide (as GPT-3's), falling with the root of the width."""
-    return float(f"{6e-4 * math.sqrt(768 / model.n_embd):.2g}")
+def _learning_rate(model: ModelConfig, *, is_tuning: bool) -> float:
+    """Peak learning rate: 6e-4 at 768 wide (as GPT-3's), falling with the root of the width.
+
+    Weights that have learned already would lose much of it at that rate.
+    """
+    rate = 6e-4 * math.sqrt(768 / model.n_embd)
+    return float(f"{rate * (_SHARE_OF_RATE if is_tuning else 1):.2g}")
 
 
 def _with_intervals(config: TrainConfig, choices: Choices, steps: int, most: int) -> TrainConfig:
@@ -257,20 +252,26 @@ def _with_intervals(config: TrainConfig, choices: Choices, steps: int, most: int
     )
 
 
-def _notes(choices: Choices, accumulate: int) -> tuple[str, ...]:
+def _notes(choices: Choices, config: TrainConfig, steps: int) -> tuple[str, ...]:
     notes = []
     if not choices.fixes_shape:
         notes.append(
             f"size: nearest to {TOKENS_PER_PARAMETER} tokens per parameter in this time, "
             f"with at most {_PARAMETERS_PER_TEXT_TOKEN} parameters per token of the text"
         )
-    if choices.accumulate is None and accumulate > 1:
-        notes.append(f"batch: in {accumulate} parts, to fit in memory")
+    if choices.accumulate is None and config.accumulate > 1:
+        notes.append(f"batch: in {config.accumulate} parts, to fit in memory")
+    if choices.is_tuning and choices.learning_rate is None:
+        notes.append(
+            f"learning rate: {config.learning_rate:g}, {_SHARE_OF_RATE:g} of a new model's, to "
+            "keep what the weights have learned"
+        )
+    if choices.warmup is not None and choices.warmup >= steps:
+        notes.append(
+            f"warm-up: its {choices.warmup:,} steps do not end within the run, which never reaches "
+            "the highest learning rate"
+        )
     return tuple(notes)
-
-
-def _gigabytes(number: float) -> str:
-    return f"{number / 1e9:.1f} GB"
 
 
 def _chosen(value: T | None, otherwise: T) -> T:

@@ -1,16 +1,14 @@
-"""A ladder of model shapes, from which a plan takes the one that fits the work and the text.
-
-Also `Choices`: what the user fixed, and the plan has to keep.
-"""
+"""A ladder of model shapes, from which a plan takes the one that fits the work and the text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from andrea.config import PRESETS, ModelConfig
 from andrea.errors import ConfigError
+
+from .choices import Choices
 
 # (n_layer, n_embd) from small to large; widths are multiples of 64.
 _LADDER = (
@@ -31,35 +29,6 @@ _CONTEXTS = {768: 1024, 512: 512, 256: 256, 128: 128, 0: 64}
 _SMALLEST_CONTEXT = 8
 # The text holds at least so many contexts, for batches to differ.
 _CONTEXTS_IN_TEXT = 32
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the user fixed of a run; None leaves it to the plan.
-
-    Names are those of ModelConfig and TrainConfig; preset is a name in andrea.PRESETS.
-    """
-
-    preset: str | None = None
-    n_layer: int | None = None
-    n_head: int | None = None
-    n_embd: int | None = None
-    block_size: int | None = None
-    batch_size: int | None = None
-    accumulate: int | None = None
-    steps: int | None = None
-    seconds: float | None = None
-    learning_rate: float | None = None
-    warmup: int | None = None
-    weight_decay: float | None = None
-    seed: int = 0
-    eval_every: int | None = None
-    save_every: int | None = None
-
-    @property
-    def fixes_shape(self) -> bool:
-        """Whether depth and width are given."""
-        return self.preset is not None or None not in (self.n_layer, self.n_embd)
 
 
 def shapes(choices: Choices, vocab_size: int, train_tokens: int) -> Iterator[ModelConfig]:

@@ -1,0 +1,142 @@
+"""Whether a run fits in memory, which one would, and what takes most of it where it ran out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from andrea.config import PRESETS, ModelConfig
+from andrea.errors import ConfigError
+
+from .choices import Choices
+from .shapes import shapes
+from .sizes import memory_plan, num_parameters
+
+# Plans made here leave room for the rest of the machine, and for what is measured inexactly.
+SHARE_OF_MEMORY = 0.7
+# What is proposed to the user must still fit when it is asked for a moment later.
+_SHARE_OF_PROPOSALS = 0.9
+# Where less than twice the copy is free beside the engine, checkpoints are written without one.
+_SHARE_OF_COPY = 0.5
+
+
+class TooLarge(ConfigError):
+    """A run needs more than there is; `changes` are settings with which it would fit.
+
+    Settings have the names of Choices; None leaves one out. Empty where nothing helps.
+    """
+
+    def __init__(self, text: str, changes: Mapping[str, Any]) -> None:
+        super().__init__(text)
+        self.changes = dict(changes)
+
+
+@dataclass(frozen=True)
+class Room:
+    """A device's free memory in bytes, None where it isn't known, and what models take of it."""
+
+    memory: int | None
+    device: str = "auto"
+    precision: str = "auto"
+
+    def needed(self, model: ModelConfig, batch_size: int) -> dict[str, int]:
+        """Bytes that the engine takes, by kind."""
+        return memory_plan(model, batch_size, device=self.device, precision=self.precision)
+
+    def fits(self, model: ModelConfig, batch_size: int, share: float = SHARE_OF_MEMORY) -> bool:
+        """Whether training takes no more than this share of the memory."""
+        if self.memory is None:
+            return True
+        return self.needed(model, batch_size)["total"] <= share * self.memory
+
+    def check(
+        self, choices: Choices, model: ModelConfig, batch_size: int, accumulate: int, tokens: int
+    ) -> dict[str, int]:
+        """Bytes that training takes, by kind; `tokens` are those of the text.
+
+        Raises:
+            TooLarge: they are more than there are.
+        """
+        needed = self.needed(model, batch_size)
+        if self.memory is None or needed["total"] <= self.memory:
+            return needed
+        changes = self.smaller_batch(model, batch_size, accumulate)
+        if changes is None:
+            changes = self._smaller_model(choices, model, tokens) or {}
+        text = (
+            f"training takes {amount(needed['total'])} ({consumers(needed)}), "
+            f"{amount(self.memory)} are free"
+        )
+        raise TooLarge(text if changes else f"{text}, too little for any model", changes)
+
+    def smaller_batch(
+        self, model: ModelConfig, batch_size: int, accumulate: int
+    ) -> dict[str, Any] | None:
+        """The largest smaller batches that fit, more of them, so that a step stays what it is."""
+        for smaller in range(batch_size - 1, 0, -1):
+            if batch_size % smaller == 0 and self.fits(model, smaller, _SHARE_OF_PROPOSALS):
+                return {
+                    "batch_size": smaller,
+                    "accumulate": accumulate * (batch_size // smaller),
+                }
+        return None
+
+    def _smaller_model(
+        self, choices: Choices, model: ModelConfig, tokens: int
+    ) -> dict[str, Any] | None:
+        """The largest smaller model that fits, with the batch that fits then."""
+        for change, smaller in _smaller_shapes(choices, model, tokens):
+            if self.fits(smaller, 1, _SHARE_OF_PROPOSALS):
+                return {**change, "batch_size": None, "accumulate": None}
+        return None
+
+
+def _smaller_shapes(
+    choices: Choices, model: ModelConfig, tokens: int
+) -> Iterator[tuple[dict[str, Any], ModelConfig]]:
+    """Changes of the settings and the models that they give, from large to small."""
+    if choices.is_tuning:
+        return
+    parameters = num_parameters(model)
+    own: dict[str, Any] = {"n_layer": None, "n_head": None, "n_embd": None, "block_size": None}
+    if choices.preset is not None:
+        for name, sizes in reversed(PRESETS.items()):
+            shape = {**sizes, "vocab_size": sizes.get("vocab_size") or model.vocab_size}
+            smaller = ModelConfig(**shape)
+            if num_parameters(smaller) < parameters:
+                yield {**own, "preset": name}, smaller
+    ladder = list(shapes(Choices(), model.vocab_size, tokens))
+    for smaller in reversed(ladder):
+        if num_parameters(smaller) < parameters:
+            size = {"n_layer": smaller.n_layer, "n_embd": smaller.n_embd}
+            context = min(smaller.block_size, model.block_size)
+            smaller = replace(smaller, block_size=context)
+            yield {**own, **size, "block_size": context, "preset": None}, smaller
+
+
+def copy_fits(parameters: int, free: int | None) -> bool:
+    """Whether checkpoints can be written from a copy of the state: 12 bytes a parameter.
+
+    free: bytes of the machine's memory beside the engine's; None where nothing tells.
+    """
+    return free is None or copy_bytes(parameters) <= _SHARE_OF_COPY * free
+
+
+def copy_bytes(parameters: int) -> int:
+    """Bytes of a parameter and of its two moments, in float32, times the parameters."""
+    return 12 * parameters
+
+
+def consumers(memory: Mapping[str, int]) -> str:
+    """The biggest kinds of a memory plan with what they take, at most three, the biggest first."""
+    kinds = sorted(((size, kind) for kind, size in memory.items() if kind != "total"), reverse=True)
+    return ", ".join(f"{kind} {amount(size)}" for size, kind in kinds[:3] if size)
+
+
+def amount(num_bytes: float) -> str:
+    """Bytes in decimal units, with a digit behind the point."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes / 1e3:.1f} KB"

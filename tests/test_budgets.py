@@ -1,0 +1,221 @@
+"""Budgets and room: tokens and epochs become steps; what does not fit is told with what does."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from andrea import PRESETS, ModelConfig
+from andrea.errors import ConfigError
+from andrea.planning.choices import Choices
+from andrea.planning.disk import DiskPlan, disk_plan, free_disk
+from andrea.planning.memory import Room, TooLarge, consumers, copy_bytes, copy_fits
+from andrea.planning.plan import TOKENS_PER_PARAMETER, Plan, needs_speed, plan
+from andrea.planning.recipes import RECIPES, recipe
+from andrea.planning.sizes import memory_plan, num_parameters
+from andrea.training import TrainState
+from small_runs import small_config, small_model, small_run
+
+TEXT_TOKENS = 1_000_000
+
+
+def planned(memory: int | None = None, **fixed: Any) -> Plan:
+    return plan(
+        Choices(**fixed), vocab_size=66, train_tokens=TEXT_TOKENS, memory=memory, device="cpu"
+    )
+
+
+# ---- budgets
+
+
+def test_tokens_become_the_steps_that_see_them() -> None:
+    result = planned(tokens=100_001, batch_size=5, accumulate=2, block_size=100)
+    assert result.train.steps == 101 and result.train.seconds is None
+    assert result.tokens == 101_000
+
+
+def test_epochs_are_times_of_the_text() -> None:
+    assert planned(epochs=2.5, batch_size=5, block_size=100).train.steps == 5000
+    assert planned(epochs=1e-9, batch_size=5, block_size=100).train.steps == 1
+
+
+def test_the_model_is_the_one_for_so_many_tokens() -> None:
+    for tokens in (10**6, 10**7, 4 * 10**7):
+        result = planned(tokens=tokens)
+        ratio = tokens / result.parameters / TOKENS_PER_PARAMETER
+        assert 0.4 < ratio < 2.5, (tokens, result.parameters)
+    assert planned(tokens=10**12).parameters <= 2 * TEXT_TOKENS, "the text bounds the model"
+
+
+def test_a_number_of_tokens_makes_the_same_run_on_every_machine() -> None:
+    assert not needs_speed(Choices(tokens=10**7)) and not needs_speed(Choices(epochs=2.0))
+    slow = planned(tokens=10**7)
+    assert slow.with_speed(5.0).train == slow.with_speed(0.001).train == slow.train
+
+
+def test_a_warm_up_longer_than_the_run_is_told() -> None:
+    notes = planned(steps=100, warmup=100).notes
+    assert any(note.startswith("warm-up: its 100 steps do not end") for note in notes)
+    assert not any(note.startswith("warm-up") for note in planned(steps=101, warmup=100).notes)
+
+
+def test_weights_that_have_learned_go_on_slowly() -> None:
+    fresh, tuned = planned(n_embd=128, n_layer=2), planned(n_embd=128, n_layer=2, is_tuning=True)
+    assert tuned.train.learning_rate == pytest.approx(0.3 * fresh.train.learning_rate, rel=0.05)
+    assert any("0.3 of a new model's" in note for note in tuned.notes)
+    chosen = planned(n_embd=128, n_layer=2, is_tuning=True, learning_rate=0.01)
+    assert chosen.train.learning_rate == 0.01
+    assert not any("learning rate" in note for note in chosen.notes)
+
+
+def test_the_recipe_of_the_family() -> None:
+    settings = recipe("andrea")
+    settings.pop("sample_tokens")
+    train = planned(n_layer=2, n_embd=64, **settings).train
+    assert (train.steps, train.warmup, train.schedule) == (200_000, 2000, "cosine")
+    assert (train.beta1, train.beta2, train.learning_rate) == (0.9, 0.999, 3e-4)
+    assert train.tokens_per_step(1024) == 8 * 1024
+    assert train.save_every == train.eval_every == 100 and train.coherence_gate == 30
+    settings["steps"] = 1
+    assert RECIPES["andrea"]["steps"] == 200_000, "a caller gets its own copy"
+    with pytest.raises(ConfigError, match="'andres'; there is andrea"):
+        recipe("andres")
+
+
+# ---- memory
+
+
+def refused(memory: int, **fixed: Any) -> TooLarge:
+    with pytest.raises(TooLarge) as caught:
+        planned(memory, **fixed)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_a_batch_that_does_not_fit_is_split_so_that_the_step_stays() -> None:
+    fixed = {"n_layer": 4, "n_embd": 128, "block_size": 128, "batch_size": 48, "steps": 10}
+    needed = planned(**fixed).memory["total"]
+    error = refused(needed - 1, **fixed)
+    assert error.changes == {"batch_size": 24, "accumulate": 2}
+    fitting = planned(needed - 1, **{**fixed, **error.changes})
+    assert fitting.train.tokens_per_step(128) == 48 * 128
+    error = refused(needed - 1, **fixed, accumulate=3)
+    assert error.changes["accumulate"] == 6
+
+
+def test_a_model_that_does_not_fit_becomes_a_smaller_one() -> None:
+    fixed: dict[str, Any] = {"n_layer": 40, "n_embd": 1024, "steps": 10, "batch_size": 4}
+    error = refused(10**9, **fixed)
+    changed = {**fixed, **error.changes}
+    fitting = planned(10**9, **changed)
+    assert 2 * 10**7 < fitting.parameters < 10**8, "the largest of those that fit"
+    assert changed["n_layer"] < 40 and fitting.memory["total"] <= 10**9
+
+
+def test_a_preset_that_does_not_fit_becomes_a_smaller_preset() -> None:
+    error = refused(10**9, preset="andrea-480m", steps=10)
+    assert error.changes["preset"] == "andrea-12m"
+    assert planned(10**9, **{"steps": 10, **error.changes}).model.n_layer == 6
+
+
+def test_where_nothing_fits_nothing_is_proposed() -> None:
+    error = refused(10**4, steps=10)
+    assert error.changes == {} and "too little for any model" in str(error)
+    error = refused(10**7, preset="andrea-12m", is_tuning=True, steps=10, batch_size=1)
+    assert error.changes == {}, "weights that are there cannot become smaller"
+
+
+def test_all_that_fits_is_allowed() -> None:
+    fixed = {"n_layer": 4, "n_embd": 128, "block_size": 128, "batch_size": 48, "steps": 10}
+    needed = planned(**fixed).memory["total"]
+    assert planned(needed, **fixed).memory["total"] == needed
+
+
+def test_the_biggest_consumers_come_first() -> None:
+    text = consumers({"a": 5, "b": 7_000_000, "c": 0, "d": 2_500_000_000, "total": 9**20, "e": 1})
+    assert text == "d 2.5 GB, b 7.0 MB, a 0.0 KB"
+    assert consumers({"a": 0, "b": 2000, "total": 2000}) == "b 2.0 KB"
+
+
+def test_a_copy_for_checkpoints_is_taken_where_there_is_room() -> None:
+    assert copy_bytes(100) == 1200
+    assert copy_fits(100, None) and copy_fits(100, 2400) and not copy_fits(100, 2399)
+
+
+def test_room_asks_for_the_device_and_the_precision() -> None:
+    config = ModelConfig(66, 64, 2, 2, 64)
+    needed = memory_plan(config, 8, device="cpu", precision="bf16")["total"]
+    room = Room(needed, "cpu", "bf16")
+    assert room.fits(config, 8, 1.0) and not room.fits(config, 9, 1.0)
+
+
+# ---- disk
+
+
+def test_the_size_of_a_checkpoint_is_known_before(tmp_path: Path) -> None:
+    config, model = small_config(), small_model()
+    run = small_run(tmp_path / "run", config, model)
+    with run:
+        run.save(model, TrainState(step=1))
+        written = run.checkpoint_path.stat().st_size
+        tokenizer_bytes = len(str(run.info.tokenizer))
+    planned = disk_plan(
+        tmp_path / "new",
+        parameters=model.num_parameters,
+        tokenizer_bytes=tokenizer_bytes,
+        train=config,
+        steps=20,
+        validates=True,
+    )
+    assert written <= planned.checkpoint <= written + (80 << 10)
+    assert planned.present == 0 and planned.free is not None and planned.free > 0
+
+
+@pytest.mark.parametrize(
+    ("keep", "save_every", "validates", "files"),
+    [(2, 10, True, 4), (2, 10, False, 3), (5, 10, True, 7), (5, 0, True, 3), (1, 0, False, 2)],
+)
+def test_files_are_the_last_ones_the_best_and_one_in_writing(
+    keep: int, save_every: int, validates: bool, files: int, tmp_path: Path
+) -> None:
+    train = small_config(keep_last=keep, save_every=save_every)
+    planned = disk_plan(
+        tmp_path,
+        parameters=10,
+        tokenizer_bytes=1,
+        train=train,
+        steps=None,
+        validates=validates,
+    )
+    assert planned.files == files and planned.total == files * planned.checkpoint
+
+
+def test_a_full_disk_is_refused_with_the_figures() -> None:
+    fits = DiskPlan(checkpoint=10**9, files=6, log=10**6, free=6_001_000_000)
+    fits.check(keep_last=4)
+    with pytest.raises(TooLarge, match=r"takes 6\.0 GB of disk \(6 checkpoints of 1\.0 GB\)") as e:
+        dataclasses.replace(fits, free=4_500_000_000).check(keep_last=4)
+    assert e.value.changes == {"keep_last": 2}
+    with pytest.raises(TooLarge) as e:
+        dataclasses.replace(fits, free=2_000_000_000).check(keep_last=4)
+    assert e.value.changes == {}
+    # What a resumed run has written already is there.
+    dataclasses.replace(fits, free=2_500_000_000, present=4 * 10**9).check(keep_last=4)
+
+
+def test_free_space_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
+    deep = free_disk(tmp_path / "a" / "b" / "c")
+    assert deep is not None and deep > 0
+    assert abs(deep - (free_disk(tmp_path) or 0)) < 10**9
+
+
+def test_presets_are_ordered_by_size() -> None:
+    """A smaller preset is proposed by going back in this order."""
+    sizes = [
+        num_parameters(ModelConfig(**{**shape, "vocab_size": shape.get("vocab_size") or 257}))
+        for shape in PRESETS.values()
+    ]
+    assert sizes == sorted(sizes)
