@@ -59,6 +59,8 @@ class ModelConfig:
             ConfigError: a key is missing or unknown, or a value is refused.
         """
         names = [field.name for field in fields(cls)]
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"model settings must be named values, got {values!r:.60}")
         unknown = sorted(set(values) - set(names))
         missing = [name for name in names if name not in values]
         if unknown:

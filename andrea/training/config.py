@@ -120,6 +120,8 @@ class TrainConfig:
 def from_plain(cls: type[T], values: Mapping[str, Any], error: type[Exception]) -> T:
     """Build a record of this module's kind from plain data, or raise `error` in one line."""
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    if not isinstance(values, Mapping):
+        raise error(f"training settings must be named values, got {values!r:.60}")
     for name in values:
         if name not in known:
             raise error(f"unknown training setting {name!r}; known: {', '.join(known)}")

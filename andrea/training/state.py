@@ -6,7 +6,8 @@ its next loss as the uninterrupted one would.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -57,4 +58,29 @@ class TrainState:
         Raises:
             CheckpointError: a key is unknown, or a value has another type than it was saved with.
         """
-        return from_plain(cls, values, CheckpointError)
+        state = from_plain(cls, values, CheckpointError)
+        for name, value in asdict(state).items():
+            if not _FITS[cls.__annotations__[name]](value):
+                raise CheckpointError(f"the training state's {name} can't be {value!r:.60}")
+        return state
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+# What a value that was read must be, by the type of its field.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "int": _is_count,
+    "int | None": lambda value: value is None or _is_count(value),
+    "float": _is_number,
+    "float | None": lambda value: value is None or _is_number(value),
+    "list[float]": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "list[str]": lambda value: (
+        isinstance(value, list) and all(isinstance(text, str) for text in value)
+    ),
+}
