@@ -27,6 +27,19 @@ def number(name: str, value: Any) -> float:
     return result
 
 
+def limit(name: str, value: Any) -> float:
+    """`value` as a float above 0; infinity, what is above all float32 numbers too, is no limit.
+
+    Raises:
+        DTypeError: it is not a number.
+        ArgumentError: it is 0 or less, or NaN.
+    """
+    result = math.inf if isinstance(value, (int, float)) and value > 3.4e38 else number(name, value)
+    if not result > 0:
+        raise ArgumentError(f"{name} must be above 0, or infinite for no limit, got {value!r}")
+    return result
+
+
 def integer(name: str, value: Any, low: int, high: int) -> int:
     """`value` as an int in [low, high].
 

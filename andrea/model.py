@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from ._library import check, ffi, has_simulated_gpu, lib, offer_cublaslt
-from .arguments import choice, integer, number
+from .arguments import choice, integer, limit, number
 from .arrays import float32_pointer, int32_pointer, token_array
 from .config import ModelConfig
 from .decoder import Decoder
@@ -227,6 +227,8 @@ class GPT(ModelMemory):
         eps: float = ...,
         weight_decay: float = ...,
         max_norm: float = ...,
+        skip_loss_above: float = ...,
+        skip_norm_above: float = ...,
         wait: Literal[True] = ...,
     ) -> float: ...
 
@@ -240,6 +242,8 @@ class GPT(ModelMemory):
         eps: float = ...,
         weight_decay: float = ...,
         max_norm: float = ...,
+        skip_loss_above: float = ...,
+        skip_norm_above: float = ...,
         wait: bool,
     ) -> float | None: ...
 
@@ -252,12 +256,16 @@ class GPT(ModelMemory):
         eps: float = 1e-8,
         weight_decay: float = 0.1,
         max_norm: float = 1.0,
+        skip_loss_above: float = math.inf,
+        skip_norm_above: float = math.inf,
         wait: bool = True,
     ) -> float | None:
         """One AdamW update from the gradients, which end as 0 (Loshchilov & Hutter 2019).
 
         Matrices decay, biases and norms don't. Gradients are scaled down to a global norm of
-        max_norm (0: never). wait=False returns None when the work is queued;
+        max_norm (0: never). Where `update_loss` is above skip_loss_above, or the norm before
+        clipping above skip_norm_above, nothing is updated and step_count stays; the device
+        compares, as float32. wait=False returns None when the work is queued;
         `last_gradient_norm` waits for it.
 
         Returns:
@@ -275,6 +283,8 @@ class GPT(ModelMemory):
         options.epsilon = number("eps", eps)
         options.weight_decay = number("weight_decay", weight_decay)
         options.max_norm = number("max_norm", max_norm)
+        options.skip_loss_above = limit("skip_loss_above", skip_loss_above)
+        options.skip_norm_above = limit("skip_norm_above", skip_norm_above)
         self._wait_for_cupy()
         check(lib.mg_step(self._model, options, ffi.NULL))
         self._gradient_norm = None

@@ -90,7 +90,7 @@ static void all_ops(mg_backend* b, int64_t B, int64_t T, int64_t C, int64_t NH, 
     void* cache = take(mg_op_cache_bytes(b, B, T, C));
     CHECK(mg_op_cached_attention_forward(b, out, cache, qkv, sequences, positions, N, T, C, NH));
 
-    const mg_step_options options = {sizeof options, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    const mg_step_options options = {sizeof options, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.0f, 0.0f};
     float result[1], *v = numbers(M * C);
     for (int64_t i = 0; i < M * C; ++i) v[i] *= v[i];
     CHECK(mg_op_sum(b, result, x, N * C));
@@ -102,7 +102,7 @@ static void all_ops(mg_backend* b, int64_t B, int64_t T, int64_t C, int64_t NH, 
 /* ---- the model, trained past an odd step or two, and decoded past its context */
 
 static void whole_model(mg_config config, int32_t B, int32_t T) {
-    const mg_step_options options = {sizeof options, 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    const mg_step_options options = {sizeof options, 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.0f, 0.0f};
     const int64_t N = (int64_t)B * T;
     mg_model* model;
     mg_memory_plan plan;
@@ -118,6 +118,11 @@ static void whole_model(mg_config config, int32_t B, int32_t T) {
         CHECK(mg_forward_backward(model, tokens, targets, 1, T, 0.5f, &loss));
         CHECK(mg_step(model, &options, &norm));
     }
+    /* A step that is left out. */
+    mg_step_options limited = options;
+    limited.skip_norm_above = 1e-20f;
+    CHECK(mg_forward_backward(model, tokens, targets, B, T, 1.0f, &loss));
+    CHECK(mg_step(model, &limited, &norm));
     /* Queued without waiting, asked afterwards; what a forward pass keeps, to its last number. */
     int32_t activations;
     CHECK(mg_forward(model, tokens, targets, B, T, NULL));

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from andrea.training import TrainConfig, TrainState, guards
-from andrea.training.guards import Limits, Verdict
+from andrea.training.guards import Verdict
 from andrea.training.reports import Evaluation, Notice
 from small_runs import small_config
 

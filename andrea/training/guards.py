@@ -7,10 +7,9 @@ uninterrupted one would.
 from __future__ import annotations
 
 import math
+from ctypes import c_float
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from .reports import Notice
 
@@ -82,8 +81,7 @@ class _Usual(NamedTuple):
         return cls(median, _NORMAL * max(spread, flattest * abs(median), least))
 
     def limit(self, z: float) -> float:
-        with np.errstate(over="ignore"):
-            return float(np.float32(self.median + z * self.deviation))
+        return c_float(self.median + z * self.deviation).value
 
     def z(self, value: float) -> float:
         return (value - self.median) / self.deviation

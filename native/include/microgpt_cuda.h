@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 enum {
-    MG_ABI_VERSION = 2, /* grows whenever a signature or a struct below changes */
+    MG_ABI_VERSION = 3, /* grows whenever a signature or a struct below changes */
     MG_MAX_NAME = 64,   /* bytes of a tensor's name, with the closing zero */
     MG_MAX_DIMS = 3,
     MG_IGNORED_TARGET = -1 /* a target with no loss */
@@ -143,12 +143,15 @@ typedef struct mg_step_options {
     float beta2;
     float epsilon;
     float weight_decay;
-    float max_norm; /* clip the global gradient norm to this; 0: no clipping */
+    float max_norm;        /* clip the global gradient norm to this; 0: no clipping */
+    float skip_loss_above; /* no update where mg_update_loss is above this; 0: whatever it is */
+    float skip_norm_above; /* no update where the gradient norm, before clipping, is above this; 0: whatever it is */
 } mg_step_options;
 
 /* One update from the gradients, which end as 0.  gradient_norm: before clipping; where it is not finite, no parameter, moment
- * or step count was changed; it is NaN, too, where a loss since the last update was not finite.  With null the call returns
- * when the work is queued, and mg_gradient_norm waits for it. */
+ * or step count was changed; it is NaN, too, where a loss since the last update was not finite.  Nor is anything changed where
+ * one of the options' limits was passed; the norm is the true one then.  With null the call returns when the work is queued,
+ * and mg_gradient_norm waits for it. */
 MG_API mg_status mg_step(mg_model* model, const mg_step_options* options, float* gradient_norm);
 MG_API mg_status mg_gradient_norm(mg_model* model, float* gradient_norm);
 /* Of the last mg_step: the sum of its batches' losses, each times its loss_scale. */

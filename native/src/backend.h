@@ -47,6 +47,9 @@ struct AdamW {
     float epsilon;
     float weight_decay;  // applied to the ranges that decay
     float max_norm;      // gradients are scaled by max_norm / norm where norm > max_norm; 0: never
+    // No update where the total loss or the norm is above; 0: whatever it is.
+    float skip_loss_above;
+    float skip_norm_above;
 };
 
 // What a batch's losses are multiplied by.
@@ -179,9 +182,9 @@ class Backend {
     virtual void global_norm(float* result, const float* x, int64_t count) = 0;  // sqrt of the sum of squares
     // state->loss = scale->loss * sum of losses[N]; state->total_loss += that times the batch's weight, where it has one
     virtual void batch_loss(StepState* state, const float* losses, const BatchScale* scale, int64_t N) = 0;
-    // All parameters in one pass.  Where the norm or the total loss is not finite nothing is updated; the norm then says so.
-    // Else state->steps grows, and prepared (may be null) is renewed.  Either way gradients end as 0, and the total loss moves to
-    // state->update_loss.
+    // All parameters in one pass.  Where the norm or the total loss is not finite nothing is updated, and the norm then says so;
+    // nor where one of them is above its limit.  Else state->steps grows, and prepared (may be null) is renewed.  Either way
+    // gradients end as 0, and the total loss moves to state->update_loss.
     virtual void adamw(float* parameters, float* gradients, float* m, float* v, void* prepared, StepState* state,
                        const std::vector<ParameterRange>& ranges, const AdamW* options) = 0;
 

@@ -49,7 +49,11 @@ AdamW adamw_of(const mg_step_options* o, const char* call) {
     check_option(std::isfinite(o->epsilon) && o->epsilon > 0, "epsilon", o->epsilon, "finite and above 0");
     check_option(at_least_0(o->weight_decay), "weight_decay", o->weight_decay, "finite and at least 0");
     check_option(at_least_0(o->max_norm), "max_norm", o->max_norm, "finite and at least 0 (0: no clipping)");
-    return {o->learning_rate, o->beta1, o->beta2, o->epsilon, o->weight_decay, o->max_norm};
+    // Infinite, too, is a limit that nothing finite is above.
+    check_option(o->skip_loss_above >= 0, "skip_loss_above", o->skip_loss_above, "at least 0 (0: no limit)");
+    check_option(o->skip_norm_above >= 0, "skip_norm_above", o->skip_norm_above, "at least 0 (0: no limit)");
+    return {o->learning_rate, o->beta1,    o->beta2,           o->epsilon,
+            o->weight_decay,  o->max_norm, o->skip_loss_above, o->skip_norm_above};
 }
 
 }  // namespace mg

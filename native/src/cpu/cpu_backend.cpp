@@ -208,11 +208,14 @@ void CpuBackend<E>::batch_loss(StepState* state, const float* losses, const Batc
 template <typename E>
 void CpuBackend<E>::adamw(float* parameters, float* gradients, float* m, float* v, void* prepared, StepState* state,
                           const std::vector<ParameterRange>& ranges, const AdamW* options) {
-    const bool is_finite = std::isfinite(state->norm) && std::isfinite(state->total_loss);
-    if (!is_finite && std::isfinite(state->norm)) state->norm = NAN;
-    state->update_loss = state->total_loss;
+    const auto is_above = [](float value, float limit) { return limit > 0 && value > limit; };
+    const float loss = state->total_loss;
+    const bool updates = std::isfinite(state->norm) && std::isfinite(loss) &&
+                         !is_above(loss, options->skip_loss_above) && !is_above(state->norm, options->skip_norm_above);
+    if (!std::isfinite(loss) && std::isfinite(state->norm)) state->norm = NAN;
+    state->update_loss = loss;
     state->total_loss = 0;
-    if (!is_finite) {
+    if (!updates) {
         for (const ParameterRange& range : ranges) zero(gradients + range.begin, floats_bytes(range.end - range.begin));
         return;
     }

@@ -48,10 +48,12 @@ struct Update {
     float step_size;        // lr / (1 - b1^t)
     float root_correction;  // 1 / sqrt(1 - b2^t)
     float decayed;          // 1 - lr wd
-    bool is_finite;
+    bool happens;           // else the gradients end as 0 and nothing else changes
 };
 
 __device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
+
+__device__ __forceinline__ bool is_above(float x, float limit) { return limit > 0.0f && x > limit; }
 
 __device__ __forceinline__ double power(double base, int64_t exponent) {
     double result = 1.0;
@@ -63,7 +65,9 @@ __device__ __forceinline__ double power(double base, int64_t exponent) {
 // In double: 1 - b2^t has few digits left of b2^t for small t.
 __device__ __forceinline__ Update update_of(const AdamW& options, const StepState& state) {
     Update update;
-    update.is_finite = is_finite(state.norm) && is_finite(state.total_loss);
+    update.happens = is_finite(state.norm) && is_finite(state.total_loss) &&
+                     !is_above(state.total_loss, options.skip_loss_above) &&
+                     !is_above(state.norm, options.skip_norm_above);
     const double correction1 = 1.0 - power(static_cast<double>(options.beta1), state.steps + 1);
     const double correction2 = 1.0 - power(static_cast<double>(options.beta2), state.steps + 1);
     update.step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1);
@@ -82,7 +86,7 @@ template <int kWidth>
 __device__ __forceinline__ void update_piece(const Arrays& arrays, const Ranges& ranges, const Update& update,
                                              int64_t i) {
     const float zeros[kWidth] = {};
-    if (!update.is_finite) {
+    if (!update.happens) {
         store(arrays.gradients + i, zeros);
         return;
     }
@@ -125,9 +129,9 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Arrays arrays, StepStat
 
     // The others have read the state by now, so it may change.
     if (!last_block(counter, is_last) || threadIdx.x != 0) return;
-    if (update.is_finite)
+    if (update.happens)
         state->steps += 1;
-    else if (is_finite(state->norm))
+    else if (!is_finite(state->total_loss) && is_finite(state->norm))
         state->norm = __uint_as_float(0x7fc00000u);  // the loss was not finite: the host looks at the norm alone
     state->update_loss = state->total_loss;
     state->total_loss = 0.0f;
