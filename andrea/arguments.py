@@ -8,6 +8,18 @@ from typing import Any
 
 from .errors import ArgumentError, DeviceError, DTypeError
 
+_LEAST, _MOST = 1.2e-38, 3.4e38
+"""The positive numbers that float32 holds to full precision."""
+
+
+def _float(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"{name} must be a number, got {value!r}") from error
+
 
 def number(name: str, value: Any) -> float:
     """`value` as a finite float.
@@ -16,28 +28,23 @@ def number(name: str, value: Any) -> float:
         DTypeError: it is not a number.
         ArgumentError: it is not finite, in float32 too.
     """
-    try:
-        result = float(value)
-    except OverflowError as error:
-        raise ArgumentError(f"{name} must be finite, and the number given is too large") from error
-    except (TypeError, ValueError) as error:
-        raise DTypeError(f"{name} must be a number, got {value!r}") from error
-    if math.isnan(result) or abs(result) > 3.4e38:
-        raise ArgumentError(f"{name} must be finite, got {value!r}")
+    result = _float(name, value)
+    if math.isnan(result) or abs(result) > _MOST:
+        raise ArgumentError(f"{name} must be finite, got {result!r}")
     return result
 
 
 def limit(name: str, value: Any) -> float:
-    """`value` as a float above 0; infinity, what is above all float32 numbers too, is no limit.
+    """`value` as a float above 0, in float32 too; infinity is no limit.
 
     Raises:
         DTypeError: it is not a number.
         ArgumentError: it is 0 or less, or NaN.
     """
-    result = math.inf if isinstance(value, (int, float)) and value > 3.4e38 else number(name, value)
+    result = _float(name, value)
     if not result > 0:
-        raise ArgumentError(f"{name} must be above 0, or infinite for no limit, got {value!r}")
-    return result
+        raise ArgumentError(f"{name} must be above 0, or infinite for no limit, got {result!r}")
+    return math.inf if result > _MOST else max(result, _LEAST)
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:

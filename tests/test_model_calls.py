@@ -181,6 +181,9 @@ def test_any_arrays_work_or_are_refused(inputs: np.ndarray, targets: np.ndarray 
         *(("max_norm", value, ArgumentError) for value in (-1.0, np.nan)),
         *(("max_norm", value, DTypeError) for value in (None, "much", [1.0, 2.0])),
         ("learning_rate", 10**400, ArgumentError),
+        *(("skip_loss_above", value, ArgumentError) for value in (0.0, -1.0, np.nan, -np.inf)),
+        *(("skip_norm_above", value, ArgumentError) for value in (0.0, -1.0, np.nan, -(10**400))),
+        *(("skip_norm_above", value, DTypeError) for value in (None, "much")),
     ],
     ids=lambda value: None if isinstance(value, type | str) else f"{value!r:.12}",
 )
@@ -192,6 +195,13 @@ def test_wrong_options_of_a_step(
     with pytest.raises(error, match=name):
         model.step(**{"learning_rate": 1e-3, name: value})
     assert state_of(model) == before and model.step_count == 0
+
+
+@pytest.mark.parametrize("limit", [np.inf, 10**400, 1e39, np.float64(1e300)])
+def test_limits_above_all_numbers_are_none(model: andrea.GPT, limit: float) -> None:
+    model.forward_backward(BATCH, TARGETS)
+    model.step(1e-3, skip_loss_above=limit, skip_norm_above=limit)
+    assert model.step_count == 1
 
 
 @pytest.mark.parametrize(

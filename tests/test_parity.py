@@ -18,6 +18,7 @@ from parity_pair import (
     PRECISIONS,
     TOLERANCES,
     Kind,
+    Pair,
     cases,
     check_gradients,
     every_case,
@@ -164,6 +165,53 @@ def test_ten_optimizer_steps(kind: Kind, max_norm: float) -> None:
                     assert_same_direction(
                         f"{name}, {moment}", value, expected_moments[name], DIRECTION_TOLERANCE
                     )
+
+
+@every_kind
+@pytest.mark.parametrize("limit", ["skip_loss_above", "skip_norm_above"])
+def test_a_step_above_a_limit_is_left_out(kind: Kind, limit: str) -> None:
+    """As if its batches had never come; at the limit it is done, with the bits of any other."""
+    shape, size, spread = CASES["usual"]
+    with pair(kind, shape, spread) as limited, pair(kind, shape, spread) as free:
+
+        def step(both: Pair, seed: int, **limits: float) -> tuple[float, float]:
+            for part in (0, 1):
+                tokens, targets = random_batch(both.config, size, seed=seed + part)
+                both.engine.forward_backward(tokens, targets, loss_scale=0.5)
+            norm = both.engine.step(learning_rate=1e-2, **limits)
+            assert not any(gradient.any() for gradient in both.engine.read("gradients").values())
+            return both.engine.update_loss(), norm
+
+        assert step(limited, 80) == step(free, 80)
+        before = state_of(limited)
+        loss, norm = step(limited, 82, skip_norm_above=1e-20)
+        at_limit = np.float32(loss if limit == "skip_loss_above" else norm)
+        below_limit = np.nextafter(at_limit, np.float32(0))
+        assert step(limited, 82, **{limit: float(below_limit)}) == (loss, norm)
+        assert state_of(limited) == before and limited.engine.step_count == 1
+        assert step(limited, 82, **{limit: float(at_limit)}) == (loss, norm)
+        assert limited.engine.step_count == 2
+        assert step(free, 82) == (loss, norm)
+        assert state_of(limited) == state_of(free) != before
+
+
+def state_of(both: Pair) -> bytes:
+    kinds = ("parameters", "first_moments", "second_moments")
+    tensors = [tensor for kind in kinds for tensor in both.engine.read(kind).values()]
+    return b"".join(tensor.tobytes() for tensor in tensors)
+
+
+@every_kind
+@pytest.mark.parametrize("limit", [1e-20, 1e30])
+def test_a_loss_that_is_not_finite_is_said_whatever_the_limits(kind: Kind, limit: float) -> None:
+    shape, size, spread = CASES["usual"]
+    with pair(kind, shape, spread) as both:
+        bias = both.engine.read("parameters")["ln_f.bias"]
+        both.engine.write({"ln_f.bias": np.full_like(bias, np.nan)})
+        both.engine.forward_backward(*random_batch(both.config, size))
+        norm = both.engine.step(learning_rate=1e-2, skip_loss_above=limit, skip_norm_above=limit)
+        assert np.isnan(norm) and np.isnan(both.engine.update_loss())
+        assert both.engine.step_count == 0
 
 
 def set_key_bias(name: str, values: Array, value: float) -> None:

@@ -197,6 +197,25 @@ def test_a_norm_that_is_not_finite_changes_nothing(bad: float) -> None:
     assert all((values["b"] == 1.0).all() for values in (parameters, m, v))
 
 
+@pytest.mark.parametrize(
+    ("limits", "is_updated"),
+    [
+        ({"skip_norm_above": 4.9}, False),
+        ({"skip_norm_above": 5.0}, True),
+        ({"skip_loss_above": 2.9}, False),
+        ({"skip_loss_above": 3.0}, True),
+        ({"skip_loss_above": 9.0, "skip_norm_above": 1.0}, False),
+    ],
+)
+def test_a_step_above_a_limit_changes_nothing(limits: dict[str, float], is_updated: bool) -> None:
+    parameters, m, v = {"b": np.ones(2)}, {"b": np.ones(2)}, {"b": np.ones(2)}
+    options = adamw.AdamWOptions(0.1, **limits)
+    gradient = np.array([3.0, 4.0])
+    assert adamw.adamw_step(parameters, {"b": gradient}, m, v, 1, options, loss=3.0) == 5.0
+    for values in (parameters, m, v):
+        assert (values["b"] != 1.0).all() == is_updated
+
+
 def test_the_comparison_itself() -> None:
     assert relative_error([1.0, -4.0], [1.0, -5.0]) == 0.2
     assert relative_error([0.5], [0.0]) == 0.5

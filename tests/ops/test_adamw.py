@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ops.device import Device, added
+from ops.device import Device, OpError, added
 from reference.adamw import AdamWOptions, adamw_step
 from reference.compare import assert_close
 from reference.ops import Array
@@ -26,6 +26,8 @@ def c_options(device: Device, options: AdamWOptions) -> Any:
             "epsilon": options.eps,
             "weight_decay": options.weight_decay,
             "max_norm": options.max_norm,
+            "skip_loss_above": options.skip_loss_above,
+            "skip_norm_above": options.skip_norm_above,
         },
     )
 
@@ -101,3 +103,28 @@ def test_a_norm_that_is_not_finite_only_zeroes_the_gradients(
     for index in (0, 2, 3):
         assert found[index].tobytes() == values[index].tobytes()
     assert not found[1].any()
+
+
+@pytest.mark.parametrize("limit", [7.9999995, 8.0, 8.000001, 0.0, np.inf, 1e-30])
+def test_a_norm_above_its_limit_only_zeroes_the_gradients(
+    device: Device, rng: np.random.Generator, limit: float
+) -> None:
+    values = inputs(rng, 37)
+    values[1] *= np.float32(8.0 / np.linalg.norm(values[1].astype(float)))
+    options = AdamWOptions(learning_rate=0.01, skip_norm_above=limit)
+    found = run(device, values, 8.0, True, 4, options)
+    unlimited = run(device, values, 8.0, True, 4, AdamWOptions(learning_rate=0.01))
+    for index in (0, 2, 3):
+        expected = values[index] if 0 < limit < 8.0 else unlimited[index]
+        assert found[index].tobytes() == expected.tobytes()
+    assert not found[1].any()
+    assert unlimited[0].tobytes() != values[0].tobytes()
+
+
+@pytest.mark.parametrize("name", ["skip_loss_above", "skip_norm_above"])
+@pytest.mark.parametrize("limit", [-1.0, np.nan, -np.inf])
+def test_limits_that_are_none_are_refused(device: Device, name: str, limit: float) -> None:
+    values = [np.ones(3, np.float32)] * 4
+    options = AdamWOptions(learning_rate=0.01, **{name: limit})
+    with pytest.raises(OpError, match=f"{name} is -?[a-z0-9]+ but must be at least 0"):
+        run(device, values, 1.0, False, 1, options)

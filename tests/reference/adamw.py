@@ -16,7 +16,7 @@ from .ops import Array
 class AdamWOptions:
     """Hyper-parameters of a step; the defaults are those of andrea.GPT.step.
 
-    max_norm 0 means no clipping.
+    max_norm 0 means no clipping, skip_loss_above and skip_norm_above 0 no limit.
     """
 
     learning_rate: float
@@ -25,6 +25,8 @@ class AdamWOptions:
     eps: float = 1e-8
     weight_decay: float = 0.1
     max_norm: float = 1.0
+    skip_loss_above: float = 0.0
+    skip_norm_above: float = 0.0
 
 
 def global_norm(gradients: dict[str, Array]) -> float:
@@ -39,15 +41,17 @@ def adamw_step(
     second_moments: dict[str, Array],
     step: int,
     options: AdamWOptions,
+    loss: float = 0.0,
 ) -> float:
     """Update parameters and moments in place and return the gradient norm before clipping.
 
     step counts from 1. Decoupled weight decay of matrices only (Loshchilov & Hutter 2019, as
     PyTorch's AdamW writes it); clipping by the global norm comes before the moments. A norm that is
-    not finite changes nothing.
+    not finite, or a norm or loss above its limit, changes nothing.
     """
     norm = global_norm(gradients)
-    if not np.isfinite(norm):
+    limits = ((norm, options.skip_norm_above), (loss, options.skip_loss_above))
+    if not np.isfinite(norm) or any(0 < limit < value for value, limit in limits):
         return norm
     scale = options.max_norm / norm if 0 < options.max_norm < norm else 1.0
     for name, parameter in parameters.items():
