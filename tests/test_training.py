@@ -16,7 +16,7 @@ import pytest
 import andrea
 from andrea.data import BatchSampler
 from andrea.errors import CheckpointError, ConfigError, DataError, RunError
-from andrea.runs.folder import RunFolder
+from andrea.runs import RunFolder, writer
 from andrea.training import StepReport, TrainConfig, TrainState, clock, evaluate, train
 from andrea.training.schedule import WarmupCosine
 from small_runs import (
@@ -427,15 +427,16 @@ def test_ten_in_a_row_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run = small_run(tmp_path, config, model)
     good = b""
     reports = train(model, small_data(), config, run=run, state=state)
-    for report in itertools.islice(reports, 4):
-        good = run.checkpoint_path.read_bytes() if report.saved else b""
+    for _ in itertools.islice(reports, 4):
+        run.finish_save()
+        good = run.checkpoint_path.read_bytes()
     for parameter in model.parameters().values():
         parameter[...] = np.nan
     model.refresh()
     warnings = []
     with pytest.raises(RunError, match="not finite in 10 steps in a row") as caught:
         for report in reports:
-            warnings += [notice.text for notice in report.notices]
+            warnings += [notice.text for notice in report.notices if notice.kind == "skipped"]
     run.close()
     assert str(run.checkpoint_path) in str(caught.value) and "\n" not in str(caught.value)
     assert len(warnings) == 9 and all(warnings)
@@ -468,28 +469,33 @@ def test_a_skip_is_part_of_the_exact_state(tmp_path: Path, monkeypatch: pytest.M
     assert files[0] == files[1]
 
 
-def refusing_save(run: RunFolder, monkeypatch: pytest.MonkeyPatch, refused: set[int]) -> None:
-    real, calls = run.save, itertools.count()
+def refusing_disk(monkeypatch: pytest.MonkeyPatch, refused: set[int]) -> None:
+    real, calls = writer.write_checkpoint, itertools.count()
 
-    def save(model: andrea.GPT, state: TrainState) -> Path:
+    def write(*arguments: Any) -> int:
         if next(calls) in refused:
             raise CheckpointError("cannot write it: No space left on device")
-        return real(model, state)
+        return real(*arguments)
 
-    monkeypatch.setattr(run, "save", save)
+    monkeypatch.setattr(writer, "write_checkpoint", write)
 
 
-def test_a_save_that_fails_on_the_way_is_a_warning(
+def test_a_save_that_fails_on_the_way_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_config(steps=6, save_every=2)
-    model = small_model()
+    model, saved, told = small_model(), [], {}
     with small_run(tmp_path, config, model) as run:
-        refusing_save(run, monkeypatch, {1})
-        reports = reports_of(model, config, run=run)
-    saved = [report.step for report in reports if report.saved]
-    assert saved == [4, 6]
-    assert reports[1].notices[0].text == "cannot write it: No space left on device; training goes on"
+        refusing_disk(monkeypatch, {1})
+        for report in train(model, small_data(), config, run=run):
+            saved += [report.saved] if report.saved else []
+            for notice in report.notices:
+                told[report.step] = notice.text
+            run.finish_save()
+    assert [path.stem for path in saved] == ["step-00000004", "step-00000006"]
+    assert told == {3: "cannot write it: No space left on device; training goes on"}
+    notices = [line for line in run.log_path.read_text().splitlines() if "run.notice" in line]
+    assert len(notices) == 1 and '"kind": "save failed"' in notices[0]
 
 
 @pytest.mark.parametrize(("refused", "steps_done"), [({0}, 0), ({2}, 3)])
@@ -499,7 +505,7 @@ def test_the_first_and_the_last_save_must_work(
     config = small_config(steps=4, save_every=2)
     model, done = small_model(), 0
     with small_run(tmp_path, config, model) as run:
-        refusing_save(run, monkeypatch, refused)
+        refusing_disk(monkeypatch, refused)
         with pytest.raises(CheckpointError, match="No space left"):
             for report in train(model, small_data(), config, run=run):
                 done = report.step

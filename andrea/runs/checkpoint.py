@@ -195,5 +195,5 @@ def _read_info(path: Path, metadata: Mapping[str, str]) -> CheckpointInfo:
             if key in metadata
         }
         return CheckpointInfo(**{**parts, "model": ModelConfig.from_dict(parts["model"])})
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"{path} has metadata that can't be read: {error}") from error

@@ -56,6 +56,7 @@ class RunFolder:
         self._writer = CheckpointWriter()
         self._listeners: list[Listener] = []
         self._saved_step: int | None = None
+        self._written: list[Written] = []
 
     @classmethod
     def create(
@@ -218,9 +219,9 @@ class RunFolder:
         self.finish_save()
         if state.step != self._saved_step:
             self._start_saving(model, state)
-            self._writer.wait()
-            written = self.take_written()
-            if written is not None and written.error is not None:
+            self.finish_save()
+            written = self._written.pop()
+            if written.error is not None:
                 raise written.error
         return self.checkpoint_path
 
@@ -234,23 +235,29 @@ class RunFolder:
         """
         if self._writer.is_busy:
             return False
+        self._collect()
         if state.step != self._saved_step:
             self._start_saving(model, state)
         return True
 
     def finish_save(self) -> None:
-        """Wait for what is being written; where that fails, the next save makes it good."""
+        """Wait for what is being written; `take_written` tells what became of it."""
         self._writer.wait()
-        self.take_written()
+        self._collect()
 
     def take_written(self) -> Written | None:
-        """The checkpoint that was written in the background, or failed to be, since last asked."""
+        """The next checkpoint that was written in the background, or failed to be; each once."""
+        self._collect()
+        return self._written.pop(0) if self._written else None
+
+    def _collect(self) -> None:
         written = self._writer.finished()
         if written is None:
-            return None
+            return
+        self._written.append(written)
         if written.error is not None:
             self._saved_step = None
-            return written
+            return
         self.checkpoint_path = written.path
         self.log(
             "run.checkpoint",
@@ -259,7 +266,6 @@ class RunFolder:
             size_bytes=written.size,
             seconds=round(written.seconds, 3),
         )
-        return written
 
     def _start_saving(self, model: GPT, state: TrainState) -> None:
         log = self._open_log()
@@ -310,7 +316,7 @@ class RunFolder:
         """Finish what is being written and close the files; a second call does nothing."""
         self._writer.close()
         if self._log is not None:
-            self.take_written()
+            self._collect()
             self._log.close()
         self._close_checkpoint()
         if self._lock is not None:

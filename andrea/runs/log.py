@@ -115,14 +115,14 @@ def _finite_or_none(value: Any) -> Any:
 
 
 def newest_run_id(path: Path) -> str | None:
-    """The run_id of the last run.start line of a log, None where there is none."""
+    """The run_id of the last run.start line of a log, None where none can be read."""
     run_id = None
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
         for line in file:
             if b"run.start" in line:
                 entry = _parse(line)
-                if entry.get("type") == "run.start":
-                    run_id = entry.get("run_id")
+                if entry.get("type") == "run.start" and isinstance(entry.get("run_id"), str):
+                    run_id = entry["run_id"]
     return run_id
 
 
@@ -153,14 +153,19 @@ def _is_kept(line: bytes, run_id: str, step: int) -> bool:
     entry = _parse(line)
     if entry.get("run_id") != run_id:
         return True
-    if entry.get("type") == "run.end" or entry.get("resumed_step", -1) >= step:
+    if entry.get("type") == "run.end" or _number(entry.get("resumed_step"), -1) >= step:
         return False
-    return bool(entry.get("step", 0) <= step)
+    return _number(entry.get("step"), 0) <= step
+
+
+def _number(value: Any, otherwise: int) -> int:
+    """A step as it stands in the log; what was damaged says nothing."""
+    return value if isinstance(value, int) else otherwise
 
 
 def _parse(line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return entry if isinstance(entry, dict) else {}

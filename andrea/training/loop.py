@@ -245,12 +245,12 @@ class _Loop:
         if is_last:
             return self._save_now()
         saved = None
-        written = self.run.take_written()
-        if written is not None and written.error is not None:
-            self._tell_failed_save(written.error)
-        elif written is not None:
-            saved = written.path
-            self.clock.save = max(self.clock.save, written.seconds)
+        while (written := self.run.take_written()) is not None:
+            if written.error is not None:
+                self._tell_failed_save(written.error)
+            else:
+                saved = written.path
+                self.clock.save = max(self.clock.save, written.seconds)
         self._is_save_due = self._is_save_due or is_due
         try:
             if is_best:
