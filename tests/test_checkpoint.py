@@ -131,9 +131,8 @@ def test_tensors_that_contradict_the_configuration_are_refused(tmp_path: Path) -
     path = tmp_path / "checkpoint.safetensors"
     claimed = andrea.ModelConfig(**{**model.config.to_dict(), "block_size": 8})
     save_checkpoint(path, model, dataclasses.replace(information(model), model=claimed))
-    other = small_model(block_size=8)
-    with Checkpoint(path) as checkpoint, pytest.raises(CheckpointError) as caught:
-        checkpoint.load(other, moments=True)
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(path)
     assert "wpe.weight is (16, 16), the model needs (8, 16)" in str(caught.value)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,7 @@ _VERSION = "1"
 _FIRST_MOMENT = "optimizer.m."
 _SECOND_MOMENT = "optimizer.v."
 _OPTIMIZER_STEPS = "optimizer_steps"
+_COUNT = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Checkpoint:
         self._file = TensorFile(path)
         try:
             self.info = _read_info(path, self._file.metadata)
+            self._check_tensors()
         except BaseException:
             self.close()
             raise
@@ -133,7 +136,7 @@ class Checkpoint:
         if moments and not self.has_moments:
             raise CheckpointError(weights_only(self.path))
         steps = self._file.metadata.get(_OPTIMIZER_STEPS, "")
-        if moments and not steps.isdecimal():
+        if moments and not _COUNT.fullmatch(steps):
             raise CheckpointError(f"{self.path} does not say how many steps its optimizer did")
         self._check_shape(model.config)
         tensors = state_tensors(model, moments=moments)
@@ -149,6 +152,20 @@ class Checkpoint:
         model.refresh()
         if moments:
             model.step_count = int(steps)
+
+    def _check_tensors(self) -> None:
+        """Refuse a model that the tensors can't fill, before anybody makes memory for it."""
+        model, shapes = self.info.model, self._file.shapes
+        ends = {
+            "wte.weight": (model.vocab_size, model.n_embd),
+            "wpe.weight": (model.block_size, model.n_embd),
+            f"h.{model.n_layer - 1}.ln_1.weight": (model.n_embd,),
+        }
+        for name, shape in ends.items():
+            if shapes.get(name) != shape:
+                raise CheckpointError(
+                    f"{self.path}: {name} is {shapes.get(name, 'missing')}, the model needs {shape}"
+                )
 
     def _check_shape(self, config: ModelConfig) -> None:
         wanted = config.to_dict()
@@ -194,6 +211,9 @@ def _read_info(path: Path, metadata: Mapping[str, str]) -> CheckpointInfo:
             for key in ("model", "tokenizer", "train", "state", "record")
             if key in metadata
         }
+        for key, part in parts.items():
+            if not isinstance(part, dict) and not (part is None and key in ("train", "state")):
+                raise ConfigError(f"{key} is {part!r:.60}")
         return CheckpointInfo(**{**parts, "model": ModelConfig.from_dict(parts["model"])})
     except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"{path} has metadata that can't be read: {error}") from error
