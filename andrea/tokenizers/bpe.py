@@ -6,7 +6,7 @@ The `tokenizers` library merges; the vocabulary is ours: 256 bytes, the merges, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from tokenizers import Regex, models, pre_tokenizers, trainers
 
 from andrea.errors import TokenizerError
 from andrea.tokenizers.base import Tokenizer, well_formed
+from andrea.tokenizers.words import WordMemory
 
-# Texts are encoded in pieces of this many characters, which the library spreads over threads.
+# Texts are encoded in pieces of this many characters, together until they hold that many.
 _PIECE = 1 << 14
+_TOGETHER = 1 << 20
 # Learning walks whole words again and again; text without spaces is cut so that words stay short.
 _LONGEST_WORD = 256
 
@@ -67,6 +69,7 @@ class BPETokenizer(Tokenizer):
         self._library.pre_tokenizer = pre_tokenizers.ByteLevel(
             add_prefix_space=False, use_regex=True
         )
+        self._words = WordMemory(self._encode_words)
 
     @classmethod
     def train(cls, texts: Iterable[str], num_merges: int) -> BPETokenizer:
@@ -98,12 +101,9 @@ class BPETokenizer(Tokenizer):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Return the tokens of each text, encoded together on all cores."""
+        """Return the tokens of each text; words that are new are encoded on all cores."""
         pieces = [self._pieces(well_formed(text)) for text in texts]
-        encodings = self._library.encode_batch_fast(
-            [piece for of_text in pieces for piece in of_text], add_special_tokens=False
-        )
-        tokens = (np.array(encoding.ids, dtype=np.int32) for encoding in encodings)
+        tokens = self._encode_pieces(piece for of_text in pieces for piece in of_text)
         return [np.concatenate([next(tokens) for _ in of_text]) for of_text in pieces]
 
     def safe_cut(self, text: str) -> int:
@@ -125,6 +125,21 @@ class BPETokenizer(Tokenizer):
             "pattern": "gpt2",
             "merges": [list(pair) for pair in self.merges],
         }
+
+    def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
+        together: list[str] = []
+        size = 0
+        for piece in pieces:
+            together.append(piece)
+            size += len(piece)
+            if size >= _TOGETHER:
+                yield from self._words.encode_batch(together)
+                together, size = [], 0
+        yield from self._words.encode_batch(together)
+
+    def _encode_words(self, words: Sequence[str]) -> Iterable[Sequence[int]]:
+        encodings = self._library.encode_batch_fast(list(words), add_special_tokens=False)
+        return (encoding.ids for encoding in encodings)
 
     def _pieces(self, text: str) -> list[str]:
         pieces = []
