@@ -66,6 +66,7 @@ class KneserNey:
         if int(sample.max()) >= vocab_size or int(sample.min()) < 0:
             raise ArgumentError(f"a token id is outside {vocab_size} tokens")
         self.vocab_size = vocab_size
+        self.order = order
         self.num_tokens = len(sample)
         self._orders = _count(sample, vocab_size, order)
 

@@ -1,0 +1,120 @@
+"""A text cut into passages that are predicted one by one: windows that overlap by half.
+
+A window of block_size tokens predicts the second half of itself; so each token is predicted from
+half a window at least. The first window of the text predicts all of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from andrea.errors import DataError
+
+from .chunks import Tokens, release_pages
+
+if TYPE_CHECKING:
+    from andrea.model import GPT
+    from andrea.tokenizers import Tokenizer
+
+Reals = NDArray[np.float64]
+Told = Callable[[int, int], None]
+
+_IGNORED = -1
+
+
+class Passage(NamedTuple):
+    """Tokens `first` to `end` - 1 of a text, predicted by a window that begins at `window`."""
+
+    window: int
+    first: int
+    end: int
+
+
+class Passages:
+    """The passages of a text of num_tokens tokens, side by side: all but its first token.
+
+    Of more than max_passages (0: no limit) those that are spread evenly; num_all counts all.
+    """
+
+    def __init__(self, num_tokens: int, block_size: int, max_passages: int = 0) -> None:
+        """Plan the passages; DataError where the text has no token to predict."""
+        if num_tokens < 2:
+            raise DataError(
+                f"the text has {num_tokens} tokens, and 2 are needed to predict one: "
+                "give a longer text"
+            )
+        self.block_size = block_size
+        self.stride = max(block_size // 2, 1)
+        self._num_tokens = num_tokens
+        beyond_first = max(num_tokens - 1 - block_size, 0)
+        self.num_all = 1 + -(-beyond_first // self.stride)
+        chosen = min(self.num_all, max_passages or self.num_all)
+        self._chosen = np.arange(chosen, dtype=np.int64) * self.num_all // chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __iter__(self) -> Iterator[Passage]:
+        for number in self._chosen.tolist():
+            end = min(1 + self.block_size + number * self.stride, self._num_tokens)
+            first = 1 if number == 0 else 1 + self.block_size + (number - 1) * self.stride
+            yield Passage(max(end - 1 - self.block_size, 0), first, end)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a model pays for each of S passages: nats, and how many tokens and bytes that is for.
+
+    All (S,). Tokens that stand for no bytes, those that begin documents, cost nats all the same.
+    """
+
+    nats: Reals
+    tokens: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+
+    @property
+    def loss(self) -> float:
+        """Mean loss in nats per token."""
+        return float(self.nats.sum() / self.tokens.sum())
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte of the text (UTF-8), whatever the tokens are."""
+        return float(self.nats.sum() / (np.log(2) * self.num_bytes.sum()))
+
+
+def measure(
+    passages: Passages,
+    tokens: Tokens,
+    tokenizer: Tokenizer,
+    nats_of: Callable[[Tokens, Passage], float],
+    progress: Told | None = None,
+) -> Losses:
+    """Let nats_of(tokens, passage) judge each passage; `progress` hears done and all."""
+    nats, counts, num_bytes = [], [], []
+    for done, passage in enumerate(passages):
+        nats.append(nats_of(tokens, passage))
+        counts.append(passage.end - passage.first)
+        num_bytes.append(tokenizer.num_bytes(tokens[passage.first : passage.end]))
+        release_pages(tokens)
+        if progress is not None:
+            progress(done + 1, len(passages))
+    return Losses(np.array(nats), np.array(counts), np.array(num_bytes))
+
+
+def model_nats(model: GPT) -> Callable[[Tokens, Passage], float]:
+    """How a GPT judges a passage: the engine's own loss, as in training."""
+
+    def judge(tokens: Tokens, passage: Passage) -> float:
+        window = np.array(tokens[passage.window : passage.end], dtype=np.int32)
+        targets = window[1:].copy()
+        targets[: passage.first - 1 - passage.window] = _IGNORED
+        loss = model.forward(window[None, :-1], targets[None])
+        return loss * (passage.end - passage.first)
+
+    return judge
