@@ -115,7 +115,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
-# ---- fewer cases, for builds in which each takes long
+# ---- what takes minutes waits until it is asked for; fewer cases, for builds in which each is slow
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -131,9 +131,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
     share = int(config.getoption("--one-of"))
+    is_complete = "complete" in config.getoption("markexpr")
     seen: dict[tuple[str, str], int] = {}
     kept, left_out = [], []
     for item in items:
+        if item.get_closest_marker("complete") and not is_complete:
+            left_out.append(item)
+            continue
         case = getattr(item, "callspec", None)
         device = str(case.params.get("device", case.params.get("kind", ""))) if case else ""
         key = item.nodeid.split("[")[0], device

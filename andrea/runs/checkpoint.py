@@ -203,7 +203,7 @@ def _read_info(path: Path, metadata: Mapping[str, str]) -> CheckpointInfo:
     version = metadata.get(_VERSION_KEY)
     if version != _VERSION:
         raise CheckpointError(
-            f"{path} is a checkpoint of format {version}, this Andrea reads format {_VERSION}"
+            f"{path} is a checkpoint of format {version!r:.60}, this Andrea reads {_VERSION!r}"
         )
     try:
         parts = {

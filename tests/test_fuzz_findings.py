@@ -1,0 +1,158 @@
+"""What damage of files has once got wrong, each with the right outcome."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import andrea
+from andrea.errors import AndreaError, CheckpointError, ConfigError
+from andrea.runs import Checkpoint, CheckpointInfo, save_checkpoint
+from andrea.runs.log import newest_run_id, rewind
+from andrea.training import TrainConfig, TrainState
+from fuzz.checkpoints import seal, split
+from small_runs import small_config, small_model, small_tokenizer
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoint.safetensors"
+    model = small_model()
+    train, state = small_config().to_dict(), TrainState(step=3).to_dict(timed=False)
+    save_checkpoint(
+        path, model, CheckpointInfo(model.config, small_tokenizer().to_dict(), train, state)
+    )
+    return path
+
+
+def with_metadata(path: Path, **entries: str) -> None:
+    """The checkpoint with other metadata and a checksum that fits."""
+    header, data = split(path.read_bytes())
+    header["__metadata__"].update(entries)
+    path.write_bytes(seal(header, data))
+
+
+def complaint(error: pytest.ExceptionInfo[AndreaError]) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("values", [True, 3.5, 7, None, "steps", ["steps"]])
+def test_settings_that_are_no_table(values: Any) -> None:
+    for read, kind in (
+        (TrainConfig.from_dict, ConfigError),
+        (TrainState.from_dict, CheckpointError),
+        (andrea.ModelConfig.from_dict, ConfigError),
+    ):
+        with pytest.raises(kind, match="must be named values"):
+            read(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", "3"),
+        ("step", {"name": 3}),
+        ("step", True),
+        ("step", -1),
+        ("step", 10**30),
+        ("elapsed", float("nan")),
+        ("best_loss", "low"),
+        ("best_step", 1.5),
+        ("recent_losses", 2.5),
+        ("recent_losses", [2.5, None]),
+        ("told", [1]),
+        ("told", "over-fit"),
+    ],
+)
+def test_a_state_of_other_types(name: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=f"the training state's {name} can't be"):
+        TrainState.from_dict({"step": 3, name: value})
+
+
+def test_every_field_of_a_state_comes_back() -> None:
+    state = TrainState(step=9, elapsed=2.5, best_loss=1.5, best_step=6, told=["over-fit"])
+    state.recent_losses, state.recent_norms = [2.5, 2.25], [1.0, 0.5]
+    values = json.loads(json.dumps(state.to_dict(timed=True)))
+    assert TrainState.from_dict(values) == state
+
+
+@pytest.mark.parametrize("step", [None, "7", {"step": 7}, [7]])
+def test_a_log_whose_steps_are_no_numbers(tmp_path: Path, step: Any) -> None:
+    path = tmp_path / "log.jsonl"
+    odd = {"type": "run.loss", "run_id": "mine", "step": step, "resumed_step": step}
+    late = {"type": "run.loss", "run_id": "mine", "step": 8}
+    lines = [json.dumps(entry) + "\n" for entry in (odd, late)]
+    path.write_text("".join(lines))
+    rewind(path, "mine", 7)
+    assert path.read_text() == lines[0]
+
+
+def test_a_log_with_deep_lines_and_odd_names(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    start = '{"type": "run.start", "run_id": "mine"}\n'
+    odd = '{"type": "run.start", "run_id": ["other"]}\n'
+    deep = '"run.start"' + "[" * 100_000 + "\n"
+    path.write_text(start + odd + deep)
+    assert newest_run_id(path) == "mine"
+    rewind(path, "mine", 7)
+    assert path.read_text() == start + odd + deep
+
+
+def test_a_log_that_is_a_folder_has_no_run(tmp_path: Path) -> None:
+    assert newest_run_id(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["model", "tokenizer", "train", "state", "record"])
+@pytest.mark.parametrize("value", ["[" * 100_000, "true", "[1]", "9" * 5000, '"text"', "", "\n"])
+def test_metadata_that_is_no_record(saved: Path, name: str, value: str) -> None:
+    with_metadata(saved, **{name: value})
+    with pytest.raises(CheckpointError, match="has metadata that can't be read") as caught:
+        Checkpoint(saved)
+    assert len(complaint(caught)) < 1000
+
+
+@pytest.mark.parametrize("steps", ["", "-1", "1.5", "\u0663", "9" * 5000, "many\n"])
+def test_optimizer_steps_that_are_no_count(saved: Path, steps: str) -> None:
+    with_metadata(saved, optimizer_steps=steps)
+    with (
+        Checkpoint(saved) as checkpoint,
+        pytest.raises(CheckpointError, match="how many steps its optimizer did"),
+    ):
+        checkpoint.load(small_model(), moments=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "seen"),
+    [
+        ("vocab_size", 2**28, "wte.weight is"),
+        ("block_size", 2**28, "wpe.weight is"),
+        ("n_layer", 60_000, "h.59999.ln_1.weight is missing"),
+        ("n_embd", 2**20, "wte.weight is"),
+    ],
+)
+def test_a_model_that_its_tensors_cannot_fill(
+    saved: Path, name: str, value: int, seen: str
+) -> None:
+    """It is refused before anybody makes memory for it."""
+    config = {**small_model().config.to_dict(), name: value}
+    with_metadata(saved, model=json.dumps(config))
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(saved)
+    assert seen in complaint(caught)
+
+
+def test_messages_with_line_ends_of_the_file_are_one_line(saved: Path) -> None:
+    with_metadata(saved, andrea_checkpoint="\n")
+    with pytest.raises(CheckpointError, match=r"a checkpoint of format '\\n'") as caught:
+        Checkpoint(saved)
+    complaint(caught)
+    header, data = split(saved.read_bytes())
+    header["wte.weight"]["dtype"] = "\n"
+    saved.write_bytes(seal(header, data))
+    with pytest.raises(CheckpointError, match="truncated, altered or no checkpoint") as caught:
+        Checkpoint(saved)
+    complaint(caught)
