@@ -95,6 +95,17 @@ class Shell:
         )
 
 
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run's folder, oldest first."""
+    return sorted((run / "checkpoints").glob("step-*.safetensors"))
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, but the lock of a run, which whoever tries it writes to."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
 def listen_to_interrupts() -> None:
     # A shell starts jobs in the background with SIGINT ignored, and that is inherited.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

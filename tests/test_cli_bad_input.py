@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_process import ANDREA, TEXT, TINY_RUN, Shell
+from cli_process import ANDREA, TEXT, TINY_RUN, Shell, checkpoints, content_of
 
 LATIN = "Der Bär läuft über die Straße.\n" * 100
 
@@ -20,10 +20,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     made = Shell(tmp_path_factory.mktemp("bad"))
     made.succeed("train", "book.txt", *TINY_RUN, "--steps", "3", "--out", "run")
     return made
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -108,19 +104,19 @@ def test_damaged_checkpoints(
     shell: Shell, tmp_path: Path, damage: Callable[[bytes], bytes], command: tuple[str, ...]
 ) -> None:
     run = tmp_path / "damaged"
-    run.mkdir()
-    data = (shell.folder / "run" / "checkpoint.safetensors").read_bytes()
-    (run / "checkpoint.safetensors").write_bytes(damage(data))
+    newest = checkpoints(shell.folder / "run")[-1]
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / newest.name).write_bytes(damage(newest.read_bytes()))
     before = content_of(run)
     line = shell.refuse(*command, run)
-    assert "checkpoint.safetensors" in line
+    assert newest.name in line
     assert content_of(run) == before
 
 
 def test_a_full_disk_loses_nothing(shell: Shell) -> None:
     """A limit on file sizes stands in for the full disk: the checkpoint's write fails."""
     run = shell.folder / "run"
-    before = (run / "checkpoint.safetensors").read_bytes()
+    before = {path: path.read_bytes() for path in checkpoints(run)}
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -138,10 +134,10 @@ def test_a_full_disk_loses_nothing(shell: Shell) -> None:
         assert done.stderr.startswith("andrea: ") and done.stderr.count("\n") == 1
         return done.stderr
 
-    assert len(before) > 100_000
-    assert "checkpoint.safetensors" in limited("train", "--resume", "run", "--steps", "5")
-    assert (run / "checkpoint.safetensors").read_bytes() == before
-    assert "checkpoint.safetensors" in limited("train", "book.txt", *TINY_RUN, "--steps", "5")
+    assert all(len(content) > 100_000 for content in before.values())
+    assert "step-00000005.safetensors" in limited("train", "--resume", "run", "--steps", "5")
+    assert {path: path.read_bytes() for path in checkpoints(run)} == before
+    assert "step-00000000.safetensors" in limited("train", "book.txt", *TINY_RUN, "--steps", "5")
     shell.succeed("train", "--resume", "run", "--steps", "5")
 
 

@@ -11,7 +11,7 @@ import pytest
 import andrea
 from andrea.runs.checkpoint import Checkpoint
 from andrea.runs.folder import RunFolder
-from cli_process import TINY_RUN, Shell
+from cli_process import TINY_RUN, Shell, checkpoints
 from small_runs import small_config, small_data, small_model, small_run
 
 INFO = andrea.cuda_info()
@@ -25,7 +25,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def recorded(run: Path) -> dict[str, Any]:
-    with Checkpoint(run / "checkpoint.safetensors") as checkpoint:
+    with Checkpoint(checkpoints(run)[-1]) as checkpoint:
         return dict(checkpoint.info.record)
 
 

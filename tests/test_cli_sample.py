@@ -15,7 +15,7 @@ from andrea.cli.sample import _in_order, _unescape
 from andrea.runs.folder import RunFolder
 from andrea.sampling import SamplingConfig
 from andrea.writing import generate_text, generate_texts
-from cli_process import ANDREA, TEXT, TINY, Shell, listen_to_interrupts
+from cli_process import ANDREA, TEXT, TINY, Shell, checkpoints, listen_to_interrupts
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_text_is_the_prompt_and_what_follows(shell: Shell) -> None:
     arguments = ["sample", "run", "--prompt", "The ", "--tokens", "60", "--seed", "7"]
     [expected] = in_library(shell, "The ", 1, 60)
     assert shell.succeed(*arguments) == f"The {expected}\n"
-    assert shell.succeed("sample", "run/checkpoint.safetensors", *arguments[2:]) == (
+    assert shell.succeed("sample", checkpoints(shell.folder / "run")[-1], *arguments[2:]) == (
         f"The {expected}\n"
     )
 
@@ -231,7 +231,7 @@ def test_info_of_a_run(shell: Shell) -> None:
 
 def test_info_without_a_log_tells_the_rest(shell: Shell) -> None:
     moved = shell.folder / "moved.safetensors"
-    moved.write_bytes((shell.folder / "run" / "checkpoint.safetensors").read_bytes())
+    moved.write_bytes(checkpoints(shell.folder / "run")[-1].read_bytes())
     output = shell.succeed("info", "moved.safetensors")
     assert "200 of 200" in output and "best validation" in output
 

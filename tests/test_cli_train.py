@@ -16,7 +16,18 @@ from typing import Any
 import pytest
 
 from andrea.runs.folder import RunFolder
-from cli_process import ANDREA, SLOW, SLOW_RUN, TEXT, TINY, TINY_RUN, Shell, listen_to_interrupts
+from cli_process import (
+    ANDREA,
+    SLOW,
+    SLOW_RUN,
+    TEXT,
+    TINY,
+    TINY_RUN,
+    Shell,
+    checkpoints,
+    content_of,
+    listen_to_interrupts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +84,7 @@ def test_the_default_folder_is_numbered_when_taken(shell: Shell) -> None:
     for name in ("tale", "tale-2"):
         output = shell.succeed("train", "tale.txt", *TINY_RUN, "--steps", "1")
         assert f"andrea sample runs/{name}\n" in output
-        assert (shell.folder / "runs" / name / "checkpoint.safetensors").exists()
+        assert checkpoints(shell.folder / "runs" / name)
 
 
 def test_plain_output_has_no_control_codes(shell: Shell) -> None:
@@ -163,8 +174,9 @@ def test_a_stopped_run_resumes_to_the_same_bytes(shell: Shell, tmp_path: Path) -
     assert steps_of(run) == list(range(1, 25))
 
     shell.succeed(*settings, tmp_path / "whole", "--threads", "1")
-    whole = (tmp_path / "whole" / "checkpoint.safetensors").read_bytes()
-    assert (run / "checkpoint.safetensors").read_bytes() == whole
+    whole = checkpoints(tmp_path / "whole")[-1]
+    assert checkpoints(run)[-1].name == whole.name == "step-00000024.safetensors"
+    assert checkpoints(run)[-1].read_bytes() == whole.read_bytes()
 
 
 def test_a_terminated_run_is_saved_too(shell: Shell, tmp_path: Path) -> None:
@@ -198,9 +210,8 @@ def test_a_second_interrupt_exits_at_once(shell: Shell, tmp_path: Path) -> None:
         for line in process.stdout:
             if line.startswith(b"run "):
                 break
-        checkpoint = tmp_path / "huge" / "checkpoint.safetensors"
         deadline = time.monotonic() + 60
-        while not checkpoint.exists() and time.monotonic() < deadline:
+        while not checkpoints(tmp_path / "huge") and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         for line in process.stdout:
@@ -268,9 +279,9 @@ def test_what_cannot_change_at_resume(
     run = shell.folder / "shaped"
     if not run.exists():
         shell.succeed("train", "book.txt", *TINY_RUN, "--steps", "2", "--out", "shaped")
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    before = content_of(run)
     assert complaint in shell.refuse("train", "--resume", "shaped", *options)
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert content_of(run) == before
 
 
 def test_a_changed_text_is_refused_unless_named(shell: Shell) -> None:

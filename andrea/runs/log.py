@@ -21,6 +21,8 @@ SCHEMA = "unfirehose/1.0/training-run"
 
 # Seconds that losses may wait to be written; a killed process loses no more of its log.
 _LONGEST_WAIT = 0.5
+# Made once: json.dumps makes an encoder for each line.
+_ENCODE = json.JSONEncoder(allow_nan=False).encode
 
 
 class RunLog:
@@ -48,7 +50,7 @@ class RunLog:
         None."""
         line = {"type": kind, "run_id": self.run_id, "ts": self._time.now()}
         line.update({name: _finite_or_none(value) for name, value in fields.items()})
-        self._waiting += json.dumps(line, allow_nan=False).encode("ascii") + b"\n"
+        self._waiting += _ENCODE(line).encode("ascii") + b"\n"
         now = time.monotonic()
         if kind != "run.loss" or now - self._written >= _LONGEST_WAIT:
             self._written = now
