@@ -251,10 +251,10 @@ def made_up(own: float, ngram: float, unigram: float, spread: float | None = 0.0
         (2.5, 2.25, 4.5, 0.01, "better than token frequencies by 2.000 bits per byte (95% interval "
          "1.990 to 2.010), but behind a 5-gram model of its training text by 0.250 bits per byte "
          "(95% interval 0.240 to 0.260): it needs more training, or is too small"),
-        (4.6, 2.25, 4.5, 0.01, "behind the token frequencies of its training text by 0.100 bits per "
-         "byte (95% interval 0.090 to 0.110): it has not learned this kind of text"),
-        (4.5, 2.25, 4.5, 0.01, "about as good as the token frequencies of its training text: it has "
-         "hardly learned"),
+        (4.6, 2.25, 4.5, 0.01, "behind the token frequencies of its training text by 0.100 bits "
+         "per byte (95% interval 0.090 to 0.110): it has not learned this kind of text"),
+        (4.5, 2.25, 4.5, 0.01, "about as good as the token frequencies of its training text: it "
+         "has hardly learned"),
         (6.0, 2.25, 4.5, 0.01, "no better than chance: 6.000 bits per byte, and equally likely "
          "tokens give 6.000"),
         (2.0, 2.25, 4.5, None, "better than a 5-gram model of its training text by 0.250 bits per "

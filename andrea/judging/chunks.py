@@ -27,6 +27,8 @@ def token_chunks(tokens: Tokens, overlap: int = 0, size: int = _CHUNK) -> Iterat
 
 def release_pages(tokens: Tokens) -> None:
     """Let go of what is resident of a memory map; an array in memory stays as it is."""
-    mapping = tokens.base
+    mapping: Any = tokens
+    while isinstance(mapping, np.ndarray):
+        mapping = mapping.base
     if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
