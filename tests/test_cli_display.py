@@ -16,7 +16,8 @@ from rich.console import Console
 from andrea.cli import display as displays
 from andrea.cli.display import PlainDisplay, Progress, note_row, sample_lines, wrap
 from andrea.cli.formats import count, duration, parse_duration, printable, size
-from andrea.cli.live_display import LiveDisplay, bar, progress_line
+from andrea.cli.live_display import LiveDisplay
+from andrea.cli.live_foot import bar, progress_line
 from andrea.cli.plan_rows import finish_time
 
 RUNNING = Progress(

@@ -69,12 +69,12 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def write_csv(path: Path, file: IO[str]) -> int:
-    """Write the rows under a header, RFC 4180; return how many there were.
+    """Write the rows under a header; return how many there were.
 
     Raises:
         RunError: there is no log, or it cannot be read.
     """
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\r\n")
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     count = 0
     for row in rows(path):

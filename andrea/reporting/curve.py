@@ -70,14 +70,15 @@ class Curve:
 
     def _widen(self) -> None:
         self.width *= 2
-        old, self.buckets = self.buckets, []
-        for bucket in old:
-            if self.buckets and self.buckets[-1].first // self.width == bucket.first // self.width:
-                joined = self.buckets[-1]
+        wide: list[Bucket] = []
+        for bucket in self.buckets:
+            if wide and wide[-1].first // self.width == bucket.first // self.width:
+                joined = wide[-1]
                 joined.last = bucket.last
                 joined.count += bucket.count
                 joined.total += bucket.total
                 joined.low = min(joined.low, bucket.low)
                 joined.high = max(joined.high, bucket.high)
             else:
-                self.buckets.append(bucket)
+                wide.append(bucket)
+        self.buckets = wide  # at once: a thread that draws never sees half of them
