@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,18 +135,28 @@ class Nursery:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
+    def learn(self, where: Path, *arguments: str | Path) -> None:
+        """Import what this call of `andrea` needs: the next ones of its kind start at once."""
+        question = self._question(where, arguments)
+        self.ask({**question, "modules": question["folder"] + "/modules.json"})
+
     def start(self, where: Path, *arguments: str | Path, rules: str = "") -> Child:
         """Begin `andrea ARGUMENTS` in a folder, in which its cache is, too."""
+        question = self._question(where, arguments, rules)
+        return Child(self, self.ask(question), Path(question["folder"]))
+
+    def _question(
+        self, where: Path, arguments: Sequence[str | Path], rules: str = ""
+    ) -> dict[str, Any]:
         self._children += 1
         folder = self._folder / f"child-{self._children}"
         folder.mkdir()
-        question = {
+        return {
             "where": str(where),
             "arguments": [str(argument) for argument in arguments],
             "rules": rules,
             "folder": str(folder),
         }
-        return Child(self, self.ask(question), folder)
 
     def run(self, where: Path, *arguments: str | Path, rules: str = "") -> Outcome:
         """Call `andrea ARGUMENTS` in a folder and wait for its end."""

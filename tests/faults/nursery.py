@@ -5,24 +5,20 @@ Questions come as lines of JSON on standard input, answers go to standard output
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-# What the commands would import only when they need it.
-import andrea.data
-import andrea.model
-import andrea.runs
-import andrea.training
-import andrea.writing  # noqa: F401
 from andrea.cli import main
 
 
-def live(question: dict[str, Any]) -> NoReturn:
-    """The child's life: one call of `andrea` with its own input, output, cache and faults."""
+def run(question: dict[str, Any]) -> int:
+    """One call of `andrea` with its own input, output, cache and faults; returns its exit code."""
     folder = Path(question["folder"])
     for number, name in enumerate(("in", "out", "err")):
         descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -38,25 +34,40 @@ def live(question: dict[str, Any]) -> NoReturn:
         main.main(question["arguments"], prog_name="andrea")
     except SystemExit as end:
         code = end.code
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
 
 
-def answer(value: int) -> None:
-    print(value, flush=True)
+def fork(question: dict[str, Any]) -> int:
+    """Start a child that runs a call of `andrea`; its number."""
+    pid = os.fork()
+    if pid == 0:
+        code = 70  # where a traceback was printed
+        try:
+            code = run(question)
+            if question.get("modules"):
+                Path(question["modules"]).write_text(json.dumps(list(sys.modules)))
+        finally:
+            os._exit(code)
+    return pid
+
+
+def import_what_is_used(question: dict[str, Any]) -> None:
+    """Import what a child needed for a call, so that the next ones find it here."""
+    os.waitpid(fork(question), 0)
+    for name in json.loads(Path(question["modules"]).read_text()):
+        with contextlib.suppress(ImportError):  # some are made by others, and not found by name
+            importlib.import_module(name)
 
 
 for line in sys.stdin:
     asked = json.loads(line)
     if "wait" in asked:
-        answer(os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1]))
-        continue
-    pid = os.fork()
-    if pid == 0:
-        try:
-            live(asked)
-        finally:
-            os._exit(70)  # a traceback was printed
-    answer(pid)
+        value = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
+    elif "modules" in asked:
+        import_what_is_used(asked)
+        value = 0
+    else:
+        value = fork(asked)
+    print(value, flush=True)
