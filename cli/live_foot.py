@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
 from andrea.reporting.curve import Curve
@@ -31,8 +32,8 @@ TALL = 20
 WIDE = 50
 _MOST_ROWS = 12
 _LARGEST_SPARK = 24
+_MARK_EVERY = 4
 _POINTS = 400
-# Half of the memory of a curve is enough to look at; it is searched at each drawing.
 _ENOUGH = 3
 
 
@@ -79,6 +80,8 @@ class Foot:
         self.fraction: float | None = None
         self._loss, self._validation = Curve(_POINTS), Curve(_POINTS)
         self._rate, self._norm, self._speed = Curve(_POINTS), Curve(_POINTS), Curve(_POINTS)
+        self._drawn: list[Segment] = []
+        self._drawn_for: tuple[int, int, int, bool] | None = None
 
     def add(self, progress: Progress) -> None:
         """Take in how far training is; called at each step, so it only notes numbers."""
@@ -108,8 +111,7 @@ class Foot:
         ascii_only = not options.encoding.startswith("utf")
         if options.size.height >= TALL and width >= WIDE and len(self._loss.buckets) >= _ENOUGH:
             rows = min(max(options.size.height // 3 - 3, 4), _MOST_ROWS)
-            yield from self._chart(width, rows, ascii_only)
-            yield self._sparks(width, ascii_only)
+            yield from self._curves(console, width, rows, ascii_only)
         if self.activity:
             yield self._activity_line(width, ascii_only)
         elif self.progress is not None:
@@ -119,6 +121,15 @@ class Foot:
                 left = max(progress.seconds_left - (time.monotonic() - self.updated), 0.0)
                 progress = replace(progress, seconds_left=left)
             yield progress_line(progress, width, ascii_only=ascii_only)
+
+    def _curves(self, console: Console, width: int, rows: int, ascii_only: bool) -> list[Segment]:
+        """The chart and the line below it, drawn anew once a second: they cost what 50 lines do."""
+        key = (int(time.monotonic()), width, rows, ascii_only)
+        if key != self._drawn_for:
+            lines = [*self._chart(width, rows, ascii_only), self._sparks(width, ascii_only)]
+            self._drawn = [segment for line in lines for segment in console.render(line)]
+            self._drawn_for = key
+        return self._drawn
 
     def _activity_line(self, width: int, ascii_only: bool) -> Text:
         turn = _SPINNER[int(time.monotonic() * 8) % len(_SPINNER)]
@@ -142,11 +153,12 @@ class Foot:
         low, high = vertical_range(heights, shown[len(shown) // 20 :])
         lines = line_rows(heights, rows, low, high, ascii_only=ascii_only)
         first, last = points[0][0], points[-1][0]
-        marks = {
-            (dot(y, rows, low, high), round((x - first) / ((last - first) or 1) * (across - 1)))
-            for x, y in evaluations
-            if x >= first
+        places = {
+            round((x - first) / ((last - first) or 1) * (across - 1)): y for x, y in evaluations
         }
+        # The newest of those side by side: the curve between them is to be seen.
+        newest = {place // _MARK_EVERY: (place, y) for place, y in places.items() if place >= 0}
+        marks = {(dot(y, rows, low, high), place) for place, y in newest.values()}
         title = Text("loss, nats per token: ", style="dim", no_wrap=True)
         title.append("training", style="cyan")
         if marks:
@@ -158,11 +170,12 @@ class Foot:
             value = high - row / (rows - 1) * (high - low)
             label = f"{value:7.3f} " if labelled else " " * margin
             text = Text(label + side, style="dim", no_wrap=True, overflow="crop")
-            for column, character in enumerate(line):
-                if (row, column) in marks:
-                    text.append(_mark(ascii_only), style="yellow not dim")
-                else:
-                    text.append(character, style="cyan not dim")
+            done = 0
+            for column in sorted(place for at, place in marks if at == row):
+                text.append(line[done:column], style="cyan not dim")
+                text.append(_mark(ascii_only), style="yellow not dim")
+                done = column + 1
+            text.append(line[done:], style="cyan not dim")
             drawn.append(text)
         ends = f"{round(first):,}", f"step {round(last):,}"
         axis = " " * (margin + 1) + ends[0] + ends[1].rjust(max(across - len(ends[0]), 0))
@@ -188,7 +201,11 @@ class Foot:
                 line.append("   ")
             line.append(f"{name} ", style="dim")
             if spark >= 4:
-                drawn = sparkline(columns(_points(curve), spark), ascii_only=ascii_only)
+                drawn = sparkline(
+                    columns(_points(curve), spark),
+                    from_zero=curve is self._speed,
+                    ascii_only=ascii_only,
+                )
                 line.append(drawn, style="cyan")
                 line.append(" ")
             line.append(value)

@@ -83,10 +83,14 @@ def dot(value: float, tall: int, low: float, high: float) -> int:
     return min(max(round(share * (tall - 1)), 0), tall - 1)
 
 
-def sparkline(heights: Sequence[float], *, ascii_only: bool = False) -> str:
+def sparkline(
+    heights: Sequence[float], *, from_zero: bool = False, ascii_only: bool = False
+) -> str:
     """A curve in one line of as many characters as it has heights."""
     blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
     low, high = min(heights), max(heights)
+    if from_zero:
+        low = min(low, 0.0)
     if high - low <= 1e-9 * max(abs(high), abs(low)):
         return blocks[len(blocks) // 2] * len(heights)
     return "".join(
