@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from andrea.data import PreparedData
     from andrea.judging.glimpse import Glimpse
     from andrea.model import GPT
+    from andrea.reporting.writer import ReportWriter
     from andrea.runs.folder import RunFolder
     from andrea.training import StepReport, TrainConfig, TrainState
 
@@ -59,7 +62,7 @@ class Session:
         reason: str | None = None
         reports = train(self.model, self.data, self.config, run=self.run, state=self.state)
         self.display.activity("taking the first step")
-        with self.stop.postponed(self._tell_stop):
+        with self._listeners(), self.stop.postponed(self._tell_stop):
             for report in reports:
                 try:
                     reason = report.stopped or self._show(report)
@@ -75,13 +78,35 @@ class Session:
                     break
                 if self.stop.take_save_request():
                     self._save_on_request()
-        seconds = time.monotonic() - started
-        is_complete = report is not None and report.is_last and reason is None
-        self.display.close()
-        why = "complete" if is_complete else reason or "stopped by a signal"
-        self.run.end(self.validation_loss, seconds, why)
+            seconds = time.monotonic() - started
+            is_complete = report is not None and report.is_last and reason is None
+            self.display.close()
+            why = "complete" if is_complete else reason or "stopped by a signal"
+            self.run.end(self.validation_loss, seconds, why)
         self._tell_end(seconds, is_complete=is_complete, reason=reason)
         return self.stop.exit_code
+
+    @contextlib.contextmanager
+    def _listeners(self) -> Iterator[None]:
+        """What hears every event of the log: the report, and TensorBoard's files."""
+        record = self.run.info.record
+        with contextlib.ExitStack() as stack:
+            if record.get("report") is not False:
+                from andrea.reporting.writer import ReportWriter
+
+                report = stack.enter_context(ReportWriter(self.run.path))
+                self.run.subscribe(report)
+                stack.callback(self._tell_problem, report)
+            if record.get("tensorboard"):
+                from andrea.reporting.tensorboard import TensorBoardWriter
+
+                writer = TensorBoardWriter(self.run.path / "tensorboard")
+                self.run.subscribe(stack.enter_context(writer))
+            yield
+
+    def _tell_problem(self, report: ReportWriter) -> None:
+        if report.problem is not None:
+            self.display.line(f"no report: {report.problem}", style="yellow")
 
     def _tell_stop(self) -> None:
         self.display.line("stopping: saves after this step; Ctrl-C again exits at once")
@@ -138,6 +163,7 @@ class Session:
             self.model,
             self.data,
             prompt=self.prompt,
+            max_tokens=self.run.info.record.get("sample_tokens"),
             seed=self.config.seed,
             is_stopped=lambda: self.stop.requested and not gated,
             **({"max_seconds": None} if gated else {}),
@@ -180,9 +206,14 @@ class Session:
         self.display.rows(
             [
                 ("write", f"andrea sample {folder}{' --best' if is_older else ''}"),
+                *self._report_row(),
                 ("continue", f"andrea train --resume {folder}{more}"),
             ]
         )
+
+    def _report_row(self) -> list[tuple[str, str]]:
+        path = self.run.path / "report.html"
+        return [("look", shell_path(path))] if path.exists() else []
 
 
 def go_on(config: TrainConfig, state: TrainState) -> str:

@@ -56,8 +56,9 @@ class Sample:
 class Glimpse:
     """Writes the sample of a run: each time the same prompt and seed, so that one sees it change.
 
-    prompt None: a fresh start. max_seconds None: however long it takes, as a gate needs it, whose
-    verdict must not depend on the machine's speed. is_stopped is asked after each piece of text.
+    prompt None: a fresh start. max_tokens None: as many as make some 320 bytes. max_seconds None:
+    however long it takes, as a gate needs it, whose verdict must not depend on the machine's speed.
+    is_stopped is asked after each piece of text.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Glimpse:
         data: PreparedData,
         *,
         prompt: str | None = None,
+        max_tokens: int | None = None,
         seed: int = 0,
         max_seconds: float | None = 3.0,
         is_stopped: Callable[[], bool] = lambda: False,
@@ -77,7 +79,8 @@ class Glimpse:
         self._max_seconds = max_seconds
         self._is_stopped = is_stopped
         tokens_per_byte = len(data.train) / max(data.train_bytes, 1)
-        self._max_tokens = max(round(_BYTES * tokens_per_byte), _FEWEST_TOKENS)
+        usual = max(round(_BYTES * tokens_per_byte), _FEWEST_TOKENS)
+        self._max_tokens = usual if max_tokens is None else max_tokens
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -85,7 +88,7 @@ class Glimpse:
         return known_words(self._data)
 
     def write(self) -> Sample:
-        """Let the model write some 320 bytes, at temperature 0.8 and top_p 0.95.
+        """Let the model write, at temperature 0.8 and top_p 0.95.
 
         Raises:
             TokenizerError: the tokenizer does not know a character of the prompt.
