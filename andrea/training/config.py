@@ -63,7 +63,7 @@ class TrainConfig:
     schedule: str = "cosine"
     decay_share: float = 0.2
     keep_last: int = 2
-    outlier_z: float = 8.0
+    outlier_z: float = 12.0
     skip_outliers: bool = False
     max_skipped: int = 10
     early_stop: int = 0
