@@ -11,8 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from andrea.data import BatchSampler, EvaluationWindows
-from andrea.data.batches import Batch
+from andrea.data import EvaluationWindows
 from andrea.errors import CheckpointError, RunError
 
 from . import guards
@@ -21,6 +20,7 @@ from .config import TrainConfig
 from .reports import Evaluation, Notice, StepReport
 from .schedule import schedule_of
 from .state import TrainState
+from .step import StepWork
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
@@ -85,13 +85,11 @@ class _Loop:
     ) -> None:
         data.require(model.config.block_size)
         self.model, self.data, self.config, self.run, self.state = model, data, config, run, state
-        block_size = model.config.block_size
-        self.sampler = BatchSampler(data.train, config.batch_size, block_size, config.seed)
+        self.work = StepWork(model, data.train, config)
         self.windows = _windows(model, data, config.batch_size, config.eval_windows)
         self.schedule = schedule_of(config)
-        self.tokens_per_step = config.tokens_per_step(block_size)
+        self.tokens_per_step = config.tokens_per_step(model.config.block_size)
         self.clock = Clock()
-        self._next: tuple[int, Batch | None] = (-1, None)
         self._is_save_due = False
         self._notices: list[Notice] = []
 
@@ -107,7 +105,7 @@ class _Loop:
             progress = budget.progress(state.step, started, clock.closing)
             learning_rate = config.learning_rate * self.schedule.factor(state.step, progress)
             limits = guards.limits(state, config)
-            loss, norm = self._step(learning_rate, limits)
+            loss, norm = self.work.do(state.step, learning_rate, limits)
             state.step += 1
             clock.add_step(clock.elapsed - started)
             tokens_per_second = self.tokens_per_step / clock.step_seconds
@@ -154,35 +152,6 @@ class _Loop:
             )
             if evaluation is not None:
                 clock.caller = max(clock.caller, clock.elapsed - yielded)
-
-    def _step(self, learning_rate: float, limits: guards.Limits) -> tuple[float, float]:
-        """Do the work of a step: (mean loss, gradient norm).
-
-        All of it is queued first; while a GPU works, the next batch is made.
-        """
-        config, model = self.config, self.model
-        first = self.state.step * config.accumulate
-        for micro in range(first, first + config.accumulate):
-            inputs, targets = self._batch(micro)
-            model.forward_backward(inputs, targets, 1.0 / config.accumulate, wait=False)
-        # Where loss or gradient are not finite, or too large, the engine updates nothing.
-        model.step(
-            learning_rate,
-            beta1=config.beta1,
-            beta2=config.beta2,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            max_norm=config.max_norm,
-            wait=False,
-            **limits.for_step(config),
-        )
-        self._next = first + config.accumulate, self.sampler.batch(first + config.accumulate)
-        return model.update_loss(), model.last_gradient_norm
-
-    def _batch(self, n: int) -> Batch:
-        """Batch n of the run: made already, unless a run begins here."""
-        made, batch = self._next
-        return batch if made == n and batch is not None else self.sampler.batch(n)
 
     def _what_is_due(self) -> tuple[bool, bool, bool]:
         """Whether this was the last step, whether to evaluate, whether to save."""
