@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from .formats import duration
 from .texts import STANDARD_INPUT, TextRequest, absolute_sources
 
 if TYPE_CHECKING:
+    from andrea.config import ModelConfig
     from andrea.runs.checkpoint import CheckpointInfo
     from andrea.training import TrainConfig, TrainState
 
@@ -19,14 +22,35 @@ _TRAINING = (
     "batch_size",
     "accumulate",
     "learning_rate",
+    "schedule",
     "warmup",
+    "min_ratio",
+    "decay_share",
     "weight_decay",
+    "beta1",
+    "beta2",
+    "eps",
+    "max_norm",
     "seed",
     "eval_every",
+    "eval_windows",
     "save_every",
+    "keep_last",
+    "skip_outliers",
+    "outlier_z",
+    "max_skipped",
+    "early_stop",
+    "coherence_gate",
 )
 _READING = ("text_key", "encoding", "skip_bad")
-_RECORDED = {"device": "auto", "precision": "auto", "sample_prompt": None}
+_RECORDED = {
+    "device": "auto",
+    "precision": "auto",
+    "sample_prompt": None,
+    "sample_tokens": None,
+    "report": None,
+    "tensorboard": None,
+}
 
 
 class Changes:
@@ -40,23 +64,54 @@ class Changes:
     def train_config(
         self, options: Mapping[str, Any], old: TrainConfig, state: TrainState
     ) -> TrainConfig:
-        """The recorded settings with those of the command line; --for is time from now on.
+        """The recorded settings with those of the command line; --for and --until are time from
+        now on, and of --tokens and --epochs the steps are not known yet: see `with_length`.
 
         Raises:
             ConfigError: a setting is out of its range.
+            Failure: the time of --until is over.
         """
         given = {name: options[name] for name in _TRAINING if options[name] is not None}
+        seconds = options["seconds"]
+        if options["until"] is not None:
+            seconds = seconds_until(options["until"])
         if options["steps"] is not None:
             given |= {"steps": options["steps"], "seconds": None}
-        elif options["seconds"] is not None:
-            given |= {"steps": None, "seconds": state.elapsed + options["seconds"]}
+        elif seconds is not None:
+            given |= {"steps": None, "seconds": state.elapsed + seconds}
         new = dataclasses.replace(old, **given)
+        for name in _TRAINING:
+            self._note(name, getattr(old, name), getattr(new, name))
+        return new
+
+    def with_length(
+        self,
+        options: Mapping[str, Any],
+        old: TrainConfig,
+        new: TrainConfig,
+        state: TrainState,
+        model: ModelConfig,
+        text_tokens: int,
+    ) -> TrainConfig:
+        """The new settings with the steps that --tokens and --epochs make of the whole run, and
+        with the time that is left until --until now that the text is there."""
+        from andrea.planning.choices import Choices, steps_for
+
+        wanted = Choices(tokens=options["tokens"], epochs=options["epochs"])
+        tokens = wanted.wanted_tokens(text_tokens)
+        if tokens is not None:
+            steps = steps_for(tokens, new, model)
+            new = dataclasses.replace(new, steps=steps, seconds=None)
+        if options["until"] is not None:
+            seconds = state.elapsed + seconds_until(options["until"])
+            new = dataclasses.replace(new, seconds=round(seconds, 3))
+        # First of all that is told.
+        told, self.told = self.told, []
         if new.steps is not None and old.steps is not None:
             self._note("steps", f"{old.steps:,}", f"{new.steps:,}")
         else:
             self._note("length", _length(old), _length(new))
-        for name in _TRAINING:
-            self._note(name, getattr(old, name), getattr(new, name))
+        self.told += told
         return new
 
     def text_request(
@@ -97,7 +152,12 @@ class Changes:
             self.told.append(f"{name.replace('_', ' ')}: {_shown(old)} -> {_shown(new)}")
 
 
-def refuse_new_shape(options: Mapping[str, Any], info: CheckpointInfo) -> None:
+def refuse_new_shape(
+    options: Mapping[str, Any],
+    info: CheckpointInfo,
+    what: str = "this run",
+    way_out: str = "start a new run without --resume",
+) -> None:
     """Options of the weights' shape may be repeated beside --resume, but not changed.
 
     Raises:
@@ -114,17 +174,34 @@ def refuse_new_shape(options: Mapping[str, Any], info: CheckpointInfo) -> None:
         for name, size in preset_sizes(options["preset"]).items():
             if size and recorded[name] != size:
                 raise Failure(
-                    f"--preset {options['preset']} has {name} {size}, this run has "
-                    f"{recorded[name]}, and its weights cannot change shape: leave it out, or "
-                    "start a new run without --resume"
+                    f"--preset {options['preset']} has {name} {size}, {what} "
+                    f"{_has(what)} {recorded[name]}, and weights cannot change shape: leave it "
+                    f"out, or {way_out}"
                 )
     for name, value in wanted.items():
         if value is not None and value != recorded[name]:
             flag = "--" + name.replace("_", "-")
             raise Failure(
-                f"{flag} is {recorded[name]} in this run and cannot become {value}, since its "
-                "weights were made for that: leave it out, or start a new run without --resume"
+                f"{flag} is {recorded[name]} in {what} and cannot become {value}, since the "
+                f"weights were made for that: leave it out, or {way_out}"
             )
+
+
+def _has(what: str) -> str:
+    return "has" if what.startswith("this") else "have"
+
+
+def seconds_until(moment: float) -> float:
+    """Seconds from now until a moment in seconds since 1970.
+
+    Raises:
+        Failure: it is over.
+    """
+    seconds = moment - time.time()
+    if seconds <= 0:
+        when = datetime.datetime.fromtimestamp(moment)
+        raise Failure(f"it is past {when:%H:%M}: preparing the run took until now")
+    return seconds
 
 
 def _length(config: TrainConfig) -> str:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import about_run, config_file
+from .changes import seconds_until
 from .display import Display
 from .follow import Session, shell_path
+from .init_from import Weights, open_weights
 from .plan_rows import machine_row, plan_rows
+from .resources import Resources
+from .settings import refusal
 from .signals import StopSignals
 from .texts import (
     TextRequest,
@@ -22,27 +28,11 @@ from .texts import (
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
-    from andrea.planning.plan import Choices, Plan
+    from andrea.planning.choices import Choices
+    from andrea.planning.plan import Plan
 
 # A step that takes longer is measured once.
 _PROBE_SECONDS = 0.4
-
-_CHOICES = (
-    "preset",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "block_size",
-    "batch_size",
-    "accumulate",
-    "steps",
-    "seconds",
-    "learning_rate",
-    "warmup",
-    "weight_decay",
-    "eval_every",
-    "save_every",
-)
 
 
 def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> int:
@@ -51,10 +41,6 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
     Raises:
         AndreaError: the text, the options or the machine do not allow it.
     """
-    from andrea.model import GPT
-    from andrea.planning.plan import Choices, preset_tokenizer
-    from andrea.runs.folder import RunFolder
-
     request = TextRequest(
         absolute_sources(options["text"]),
         options["text_key"],
@@ -62,44 +48,76 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
         bool(options["skip_bad"]),
     )
     folder = _new_folder(options["out"], request)
-    choices = Choices(seed=options["seed"] or 0, **{name: options[name] for name in _CHOICES})
-    tokenizer, vocab_size = options["tokenizer"], options["vocab_size"]
-    if tokenizer is None and vocab_size is None:
-        tokenizer, vocab_size = preset_tokenizer(options["preset"])
-    data = prepare_text(
-        request,
-        display,
-        tokenizer=tokenizer or "auto",
-        vocab_size=vocab_size,
-        cache=options["cache"],
-    )
+    if options["init_from"] is None:
+        return _start(options, display, stop, request, folder, None)
+    with open_weights(options, display) as weights:
+        return _start(options, display, stop, request, folder, weights)
+
+
+def _start(
+    options: Mapping[str, Any],
+    display: Display,
+    stop: StopSignals,
+    request: TextRequest,
+    folder: Path,
+    weights: Weights | None,
+) -> int:
+    from andrea.model import GPT
+    from andrea.runs.folder import RunFolder
+
+    data = _prepare(options, request, display, weights)
     device, precision = options["device"] or "auto", options["precision"] or "auto"
+    choices = _choices(options, weights)
     plan = _plan(choices, data, display, device=device, precision=precision)
     data.require(plan.model.block_size)
     prompt = options["sample_prompt"]
     data.tokenizer.encode(prompt or "")
-    model = GPT(plan.model, device=device, precision=precision, seed=choices.seed)
-    plan = _with_speed(plan, model, display)
-    display.rows(
-        [
-            machine_row(model, device),
-            *text_rows(request, data),
-            *plan_rows(plan, datetime.datetime.now()),
-            ("run", shell_path(folder)),
-        ]
+    resources = Resources.of(
+        plan.model, plan.train, plan.memory, device=device, folder=folder, data=data
     )
-    display.line()
-    record = {
-        **request.to_record(),
-        **data_record(data),
-        "device": device,
-        "precision": model.precision,  # a resumed run goes on in it, wherever it is resumed
-        "sample_prompt": prompt,
-    }
-    with RunFolder.create(
-        folder, model=plan.model, train=plan.train, tokenizer=data.tokenizer, record=record
-    ) as run:
-        return Session(model, data, plan.train, run, run.state(), prompt, display, stop).follow()
+    resources.refuse_full_disk()
+    with resources.explained():
+        model = GPT(plan.model, device=device, precision=precision, seed=choices.seed)
+        plan = _with_speed(plan, model, display)
+        # The speed is measured with steps, which change weights.
+        if weights is not None:
+            weights.run.load(model)
+        resources = dataclasses.replace(resources, steps=plan.steps)
+        display.rows(
+            [
+                machine_row(model, device),
+                *text_rows(request, data),
+                *plan_rows(plan, resources, datetime.datetime.now()),
+                *([] if weights is None else [("weights", weights.describe())]),
+                ("run", shell_path(folder)),
+            ]
+        )
+        display.line()
+        record = {
+            **request.to_record(),
+            **data_record(data),
+            "device": device,
+            "precision": model.precision,  # a resumed run goes on in it, wherever it is resumed
+            **{name: options[name] for name in ("report", "sample_tokens", "tensorboard")},
+            "sample_prompt": prompt,
+            "init_from": None if weights is None else weights.path,
+        }
+        about = {
+            "environment": about_run.environment(model),
+            "plan": about_run.planned(plan, resources),
+            "data": about_run.text_summary(request, data),
+        }
+        train = _until(options["until"], plan.train)
+        with RunFolder.create(
+            folder,
+            model=plan.model,
+            train=train,
+            tokenizer=data.tokenizer,
+            record=record,
+            about=about,
+        ) as run:
+            config_file.write(run, data.tokenizer, model.description, options)
+            return Session(model, data, train, run, run.state(), prompt, display, stop).follow()
 
 
 def _new_folder(out: str | None, request: TextRequest) -> Path:
@@ -112,25 +130,66 @@ def _new_folder(out: str | None, request: TextRequest) -> Path:
     return Path(out)
 
 
+def _prepare(
+    options: Mapping[str, Any], request: TextRequest, display: Display, weights: Weights | None
+) -> PreparedData:
+    from andrea.planning.plan import preset_tokenizer
+
+    cache = options["cache"]
+    if weights is not None:
+        return prepare_text(request, display, tokenizer=weights.run.tokenizer(), cache=cache)
+    tokenizer, vocab_size = options["tokenizer"], options["vocab_size"]
+    if tokenizer is None and vocab_size is None:
+        tokenizer, vocab_size = preset_tokenizer(options["preset"])
+    return prepare_text(
+        request, display, tokenizer=tokenizer or "auto", vocab_size=vocab_size, cache=cache
+    )
+
+
+def _choices(options: Mapping[str, Any], weights: Weights | None) -> Choices:
+    """What is fixed: by the options, and by weights that are there."""
+    from andrea.planning.choices import Choices
+
+    names = {field.name for field in dataclasses.fields(Choices)} & set(options)
+    fixed = {name: options[name] for name in names}
+    fixed["seed"] = options["seed"] or 0
+    if options["until"] is not None:
+        fixed["seconds"] = seconds_until(options["until"])
+    if weights is not None:
+        fixed |= weights.shape() | {"preset": None, "is_tuning": True}
+    return Choices(**fixed)
+
+
+def _until(moment: float | None, train: Any) -> Any:
+    """The settings with the time that is left until then, now that the run begins."""
+    if moment is None:
+        return train
+    return dataclasses.replace(train, seconds=round(seconds_until(moment), 3))
+
+
 def _plan(
     choices: Choices, data: PreparedData, display: Display, *, device: str, precision: str
 ) -> Plan:
     from andrea.planning.machine import available_memory, measure_flops
+    from andrea.planning.memory import TooLarge
     from andrea.planning.plan import needs_speed, plan
 
     speed = None
     if needs_speed(choices):
         display.activity("measuring this machine")
         speed = measure_flops(device=device, precision=precision)
-    return plan(
-        choices,
-        vocab_size=data.tokenizer.vocab_size,
-        train_tokens=len(data.train),
-        flops_per_second=speed,
-        memory=available_memory(device),
-        device=device,
-        precision=precision,
-    )
+    try:
+        return plan(
+            choices,
+            vocab_size=data.tokenizer.vocab_size,
+            train_tokens=len(data.train),
+            flops_per_second=speed,
+            memory=available_memory(device),
+            device=device,
+            precision=precision,
+        )
+    except TooLarge as error:
+        raise refusal(error, error.changes) from error
 
 
 def _with_speed(plan: Plan, model: Any, display: Display) -> Plan:

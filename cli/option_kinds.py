@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .formats import parse_duration
+from .formats import next_moment, parse_count, parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,7 +20,20 @@ else:
     # Generic in click's types, but not at run time in its older versions.
     _FloatType = _IntType = click.ParamType
 
-SECTIONS = ("Run", "Model", "Training", "Data", "Sampling", "Machine", "Options")
+SECTIONS = (
+    "Run",
+    "Length",
+    "Watching and saving",
+    "Model",
+    "Training",
+    "Guards",
+    "Data",
+    "Sampling",
+    "Machine",
+    "Options",
+)
+# Where a command keeps the words that it was called with.
+WORDS = "andrea.words"
 
 
 class Duration(_FloatType):
@@ -32,9 +46,41 @@ class Duration(_FloatType):
     ) -> float:
         """Seconds, or a usage error."""
         if isinstance(value, (int, float)):
+            if not (value > 0 and math.isfinite(value)):
+                self.fail(f"{value} must be a number of seconds above 0", param, ctx)
             return float(value)
         try:
             return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class ClockTime(_FloatType):
+    """A time of day, 07:30, or a date with one; converted to seconds since 1970."""
+
+    name = "hh:mm"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The next moment at which a clock here shows this, or a usage error."""
+        if isinstance(value, float):
+            return value
+        try:
+            return next_moment(value, datetime.datetime.now())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Amount(_IntType):
+    """A whole number above 0 with or without a unit: 800k, 10M, 1.5G."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number, or a usage error."""
+        try:
+            return parse_count(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -56,12 +102,13 @@ class WholeNumber(_IntType):
 
 
 class Number(_FloatType):
-    """A finite number of at least 0, and with `positive` above it."""
+    """A finite number of at least 0, with `positive` above it, and of at most `most`."""
 
     name = "x"
 
-    def __init__(self, *, positive: bool = False) -> None:
+    def __init__(self, *, positive: bool = False, most: float = math.inf) -> None:
         self._positive = positive
+        self._most = most
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -71,6 +118,8 @@ class Number(_FloatType):
         if not math.isfinite(number) or number < 0 or (self._positive and number == 0):
             least = "above 0" if self._positive else "0 or more"
             self.fail(f"{value} must be a number {least}", param, ctx)
+        if number > self._most:
+            self.fail(f"{value} must be a number between 0 and {self._most:g}", param, ctx)
         return number
 
 
@@ -83,7 +132,12 @@ class SectionOption(click.Option):
 
 
 class SectionCommand(click.Command):
-    """A command whose help page lists its options by section."""
+    """A command whose help page lists its options by section, and that knows its own words."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, and keep them: a proposal repeats them as they were typed."""
+        ctx.meta[WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one definition list for each section that has options."""

@@ -1,37 +1,42 @@
-"""The options and arguments of all commands, declared once; a command stacks what it needs."""
+"""Options and arguments that commands share, and those of sampling; a command stacks what it needs.
+
+Those of training alone are in train_options.py.
+"""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import CompletionItem
 
-from .option_kinds import Duration, Number, WholeNumber, option, stack
+from .option_kinds import Number, WholeNumber, option, stack
 
 
-def _complete_presets(
+def complete_presets(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
+    """Names of presets."""
     from andrea.config import PRESETS
 
     return [CompletionItem(name) for name in PRESETS if name.startswith(incomplete)]
 
 
-def _complete_runs(
+def complete_runs(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
+    """Folders: the shell knows them."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def _complete_runs_and_presets(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    return _complete_presets(ctx, param, incomplete) + _complete_runs(ctx, param, incomplete)
+    return complete_presets(ctx, param, incomplete) + complete_runs(ctx, param, incomplete)
 
 
 text_argument = click.argument(
     "text", nargs=-1, type=click.Path(allow_dash=True), metavar="[TEXT...]"
 )
-run_argument = click.argument("run", type=click.Path(), shell_complete=_complete_runs)
+run_argument = click.argument("run", type=click.Path(), shell_complete=complete_runs)
 run_or_preset_argument = click.argument(
     "what", required=False, metavar="[RUN|PRESET]", shell_complete=_complete_runs_and_presets
 )
@@ -46,114 +51,7 @@ best_option = option(
 at_least_1 = WholeNumber(1)
 at_least_0 = WholeNumber(0)
 
-run_options = stack(
-    option(
-        "--out",
-        section="Run",
-        type=click.Path(),
-        metavar="FOLDER",
-        help="Where the run is kept.  [default: runs/TEXT]",
-    ),
-    option(
-        "--for",
-        "seconds",
-        section="Run",
-        type=Duration(),
-        help="Time to train: 90s, 20m, 1h30m, 2d.  [default: 5m]",
-    ),
-    option("--steps", section="Run", type=at_least_1, help="Steps to train, instead of a time."),
-    option(
-        "--resume",
-        section="Run",
-        type=click.Path(),
-        metavar="RUN",
-        shell_complete=_complete_runs,
-        help="Continue this run with all it recorded; options beside it change what they name.",
-    ),
-    option(
-        "--eval-every",
-        section="Run",
-        type=at_least_0,
-        metavar="STEPS",
-        help="Steps between evaluations; 0: at the end only.",
-    ),
-    option(
-        "--save-every",
-        section="Run",
-        type=at_least_0,
-        metavar="STEPS",
-        help="Steps between checkpoints; 0: at the start and the end only.",
-    ),
-    option(
-        "--sample-prompt",
-        section="Run",
-        metavar="TEXT",
-        help="What the samples shown while training continue.  [default: a new document]",
-    ),
-)
-
-model_options = stack(
-    option(
-        "--preset",
-        section="Model",
-        metavar="NAME",
-        shell_complete=_complete_presets,
-        help="Sizes of a model of the family: andrea-nano, andrea-12m, andrea-120m, andrea-480m.",
-    ),
-    option("--n-layer", section="Model", type=at_least_1, help="Blocks."),
-    option("--n-head", section="Model", type=at_least_1, help="Attention heads; divide the width."),
-    option("--n-embd", section="Model", type=at_least_1, help="Width."),
-    option("--block-size", section="Model", type=at_least_1, help="Context, in tokens."),
-)
-
-training_options = stack(
-    option("--batch-size", section="Training", type=at_least_1, help="Sequences per batch."),
-    option(
-        "--accumulate",
-        section="Training",
-        type=at_least_1,
-        help="Batches whose gradients make one step.",
-    ),
-    option(
-        "--learning-rate",
-        section="Training",
-        type=Number(positive=True),
-        help="Highest learning rate.",
-    ),
-    option(
-        "--warmup",
-        section="Training",
-        type=at_least_0,
-        metavar="STEPS",
-        help="Steps in which the learning rate rises.",
-    ),
-    option(
-        "--weight-decay",
-        section="Training",
-        type=Number(),
-        help="Decay of matrices.  [default: 0.1]",
-    ),
-    option(
-        "--seed",
-        section="Training",
-        type=at_least_0,
-        help="Of the first weights and the batches.  [default: 0]",
-    ),
-)
-
-data_options = stack(
-    option(
-        "--tokenizer",
-        section="Data",
-        type=click.Choice(["auto", "byte", "char", "bpe"]),
-        help="How text becomes tokens.  [default: auto, by the amount of text]",
-    ),
-    option(
-        "--vocab-size",
-        section="Data",
-        type=at_least_1,
-        help="Of bpe: 256 bytes + merges + 1.",
-    ),
+reading_options = stack(
     option(
         "--text-key",
         section="Data",
@@ -180,6 +78,22 @@ data_options = stack(
         metavar="FOLDER",
         help="Where tokens of texts are kept.  [default: the user's cache folder]",
     ),
+)
+
+data_options = stack(
+    option(
+        "--tokenizer",
+        section="Data",
+        type=click.Choice(["auto", "byte", "char", "bpe"]),
+        help="How text becomes tokens.  [default: auto, by the amount of text]",
+    ),
+    option(
+        "--vocab-size",
+        section="Data",
+        type=at_least_1,
+        help="Of bpe: 256 bytes + merges + 1.",
+    ),
+    reading_options,
 )
 
 machine_options = stack(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from andrea.model import GPT
     from andrea.planning.plan import Plan
 
+    from .resources import Resources
+
 _INSTRUCTION_SETS = {"avx2": "AVX2", "avx512": "AVX-512", "avx512bf16": "AVX-512 BF16"}
 
 
@@ -64,7 +66,25 @@ def finish_time(seconds: float, now: datetime.datetime) -> str:
     return end.strftime("%H:%M" if end.date() == now.date() else "%a %d %b %H:%M")
 
 
-def plan_rows(plan: Plan, now: datetime.datetime) -> Rows:
+def resource_rows(resources: Resources) -> Rows:
+    """What a run takes of memory and disk."""
+    disk, memory = resources.disk, memory_text(resources.memory)
+    copy = f"; {size(resources.copy)} more to write checkpoints" if resources.copy else ""
+    files = f"{plural(disk.files, 'checkpoint')} of {size(disk.checkpoint)} at most"
+    free = "" if disk.free is None else f"; {size(disk.free)} are free"
+    rows = [("memory", memory + copy), ("disk", files + free)]
+    if not resources.copy:
+        rows.append(
+            (
+                "saving",
+                "training waits while a checkpoint is written: memory has no room for a copy of "
+                "the state",
+            )
+        )
+    return rows
+
+
+def plan_rows(plan: Plan, resources: Resources, now: datetime.datetime) -> Rows:
     """What a new run will be and take."""
     train = plan.train
     block = f"{train.batch_size} x {plan.model.block_size:,} tokens"
@@ -72,7 +92,7 @@ def plan_rows(plan: Plan, now: datetime.datetime) -> Rows:
         block = f"{train.accumulate} x {block}"
     rows = [
         ("model", f"{shape(plan.model)}: {plan.parameters:,} parameters"),
-        ("memory", memory_text(plan.memory)),
+        *resource_rows(resources),
     ]
     if plan.seconds_per_step is None:
         amount = f"{train.steps:,} steps" if train.steps else duration(train.seconds or 0)

@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import about_run, config_file
 from .changes import Changes, refuse_new_shape
 from .display import Display
 from .errors import Failure
 from .follow import Session, go_on, shell_path
 from .formats import duration
-from .plan_rows import machine_row, shape
+from .plan_rows import machine_row, resource_rows, shape
+from .resources import Resources
+from .settings import refusal
 from .signals import StopSignals
 from .texts import TextRequest, data_record, prepare_text, text_rows
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
-    from andrea.model import GPT
     from andrea.runs.folder import RunFolder
     from andrea.training import TrainConfig, TrainState
 
@@ -28,49 +30,88 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
     Raises:
         AndreaError: there is no such run, or it cannot go on with these options.
     """
+    from andrea.model import GPT
     from andrea.runs.folder import RunFolder
 
     if options["out"] is not None:
         raise Failure("--out names the folder of a new run; a resumed one stays where it is")
     with RunFolder.open(Path(options["resume"])) as run:
+        for line in run.damaged:
+            display.line(line, style="yellow")
         refuse_new_shape(options, run.info)
         changes = Changes()
+        # At once: a setting out of its range needs no text to be prepared.
         config = changes.train_config(options, run.config, run.state())
-        _refuse_nothing_to_do(config, run)
+        if options["tokens"] is None and options["epochs"] is None:
+            _refuse_nothing_to_do(config, run)
         request = changes.text_request(options, run.info.record, shell_path(run.path))
         record = changes.record(options, run.info.record)
         data = _prepare(options, run, request, display, changes)
-        data.tokenizer.encode(record["sample_prompt"] or "")
-        display.activity("loading the model")
-        model = _model(run, record, is_device_named=options["device"] is not None)
-        record |= request.to_record() | data_record(data)
-        state = run.resume(model, config=config, record=record)
-        display.rows(
-            [
-                machine_row(model, record["device"]),
-                *text_rows(request, data),
-                ("model", f"{shape(model.config)}: {model.num_parameters:,} parameters"),
-                ("training", _remaining(config, state)),
-                *(("changed", text) for text in changes.told),
-                ("run", shell_path(run.path)),
-            ]
+        config = changes.with_length(
+            options, run.config, config, run.state(), run.info.model, len(data.train)
         )
-        display.line()
-        prompt = record["sample_prompt"]
-        return Session(model, data, config, run, state, prompt, display, stop).follow()
+        _refuse_nothing_to_do(config, run)
+        data.tokenizer.encode(record["sample_prompt"] or "")
+        resources = _resources(options, run, config, record, data)
+        resources.refuse_full_disk()
+        with resources.explained():
+            display.activity("loading the model")
+            model = GPT(run.info.model, device=record["device"], precision=record["precision"])
+            record |= request.to_record() | data_record(data)
+            about = {
+                "environment": about_run.environment(model),
+                "data": about_run.text_summary(request, data),
+            }
+            state = run.resume(model, config=config, record=record, about=about)
+            config_file.write(run, data.tokenizer, model.description, options)
+            display.rows(
+                [
+                    machine_row(model, record["device"]),
+                    *text_rows(request, data),
+                    ("model", f"{shape(model.config)}: {model.num_parameters:,} parameters"),
+                    *resource_rows(resources),
+                    ("training", _remaining(config, state)),
+                    *(("changed", text) for text in changes.told),
+                    *(("set aside", shell_path(path)) for path in run.set_aside),
+                    ("run", shell_path(run.path)),
+                ]
+            )
+            display.line()
+            prompt = record["sample_prompt"]
+            return Session(model, data, config, run, state, prompt, display, stop).follow()
 
 
-def _model(run: RunFolder, record: Mapping[str, Any], *, is_device_named: bool) -> GPT:
-    """A model on the run's device, which may be missing where the run is continued."""
+def _resources(
+    options: Mapping[str, Any],
+    run: RunFolder,
+    config: TrainConfig,
+    record: Mapping[str, Any],
+    data: PreparedData,
+) -> Resources:
+    """What the run takes here.
+
+    Raises:
+        Failure: it does not fit in memory; with a command that does, where there is one.
+    """
     from andrea.errors import DeviceError
-    from andrea.model import GPT
+    from andrea.planning.choices import Choices
+    from andrea.planning.machine import available_memory
+    from andrea.planning.memory import Room, TooLarge
 
+    device, model = record["device"], run.info.model
+    # The weights are there: no other model is proposed.
+    fixed = Choices(is_tuning=True)
     try:
-        return GPT(run.info.model, device=record["device"], precision=record["precision"])
+        room = Room(available_memory(device), device, record["precision"])
+        needed = room.check(fixed, model, config.batch_size, config.accumulate, len(data.train))
+    except TooLarge as error:
+        raise refusal(error, error.changes) from error
     except DeviceError as error:
-        if is_device_named or record["device"] in ("auto", "cpu"):
+        # The device of a run may be missing where the run is continued.
+        if options["device"] is not None or device in ("auto", "cpu"):
             raise
         raise Failure(f"{error}; to go on here, add --device cpu or --device auto") from error
+    return Resources.of(model, config, needed, device=device, folder=run.path, data=data)
 
 
 def _refuse_nothing_to_do(config: TrainConfig, run: RunFolder) -> None:

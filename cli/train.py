@@ -7,19 +7,22 @@ from typing import Any
 import click
 
 from .option_kinds import SectionCommand
-from .options import (
-    data_options,
-    machine_options,
+from .options import data_options, machine_options, text_argument
+from .train_options import (
+    guard_options,
+    length_options,
     model_options,
     run_options,
-    text_argument,
     training_options,
+    watch_options,
 )
 
 _EPILOG = """\b
-andrea train book.txt              learn a file, for five minutes
-andrea train notes/ --for 2h       learn all text of a folder, for two hours
-andrea train --resume runs/book    go on where that run stopped
+andrea train book.txt                           learn a file, for five minutes
+andrea train notes/ --for 2h                    learn all text of a folder, for two hours
+andrea train --resume runs/book                 go on where that run stopped
+andrea train poem.txt --init-from runs/book     let that model learn another text
+andrea train --config runs/book/config.toml     repeat that run
 """
 
 
@@ -28,8 +31,11 @@ andrea train --resume runs/book    go on where that run stopped
 )
 @text_argument
 @run_options
+@length_options
+@watch_options
 @model_options
 @training_options
+@guard_options
 @data_options
 @machine_options
 @click.pass_context
@@ -41,10 +47,10 @@ def command(click_context: click.Context, /, **options: Any) -> None:
     text, the machine and the time.
     """
     from .display import open_display
+    from .settings import settle
     from .signals import StopSignals
 
-    if options["steps"] is not None and options["seconds"] is not None:
-        raise click.UsageError("--steps and --for both say when to end: give one of them")
+    options = settle(click_context, options)
     if options["threads"] is not None:
         import andrea
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from andrea.training.config import TrainConfig
+from andrea.words import size
 
-from .memory import TooLarge, amount, copy_bytes
+from .memory import TooLarge, copy_bytes
 
 # A file's header says the place of every tensor three times; the tokenizer's JSON stands in it.
 _HEADER_BYTES = 64 << 10
@@ -49,8 +50,8 @@ class DiskPlan:
         fewer = keep_last - -(-(missing - self.free) // self.checkpoint)
         changes: dict[str, Any] = {"keep_last": fewer} if fewer >= 1 else {}
         raise TooLarge(
-            f"the run takes {amount(missing)} of disk ({self.files} checkpoints of "
-            f"{amount(self.checkpoint)}), {amount(self.free)} are free",
+            f"the run takes {size(missing)} of disk ({self.files} checkpoints of "
+            f"{size(self.checkpoint)}), {size(self.free)} are free",
             changes,
         )
 
@@ -69,8 +70,11 @@ def disk_plan(
     tokenizer_bytes: of the tokenizer as JSON. validates: the best checkpoint is kept, too.
     """
     files = train.keep_last + 1 + validates
+    # The first and the last one are always written.
     if not train.save_every:
-        files = min(files, 3)  # of the first step, the last and the one being written
+        files = min(files, 2)
+    elif steps is not None:
+        files = min(files, steps // train.save_every + 2)
     return DiskPlan(
         checkpoint=copy_bytes(parameters) + tokenizer_bytes + _HEADER_BYTES,
         files=files,

@@ -8,6 +8,7 @@ from typing import Any
 
 from andrea.config import PRESETS, ModelConfig
 from andrea.errors import ConfigError
+from andrea.words import size
 
 from .choices import Choices
 from .shapes import shapes
@@ -51,9 +52,14 @@ class Room:
         return self.needed(model, batch_size)["total"] <= share * self.memory
 
     def check(
-        self, choices: Choices, model: ModelConfig, batch_size: int, accumulate: int, tokens: int
+        self,
+        choices: Choices,
+        model: ModelConfig,
+        batch_size: int,
+        accumulate: int,
+        text_tokens: int,
     ) -> dict[str, int]:
-        """Bytes that training takes, by kind; `tokens` are those of the text.
+        """Bytes that training takes, by kind.
 
         Raises:
             TooLarge: they are more than there are.
@@ -63,10 +69,11 @@ class Room:
             return needed
         changes = self.smaller_batch(model, batch_size, accumulate)
         if changes is None:
-            changes = self._smaller_model(choices, model, tokens) or {}
+            fixed = choices, model, batch_size, accumulate, text_tokens
+            changes = self._smaller_model(*fixed) or {}
         text = (
-            f"training takes {amount(needed['total'])} ({consumers(needed)}), "
-            f"{amount(self.memory)} are free"
+            f"training takes {size(needed['total'])} ({consumers(needed)}), "
+            f"{size(self.memory)} are free"
         )
         raise TooLarge(text if changes else f"{text}, too little for any model", changes)
 
@@ -83,17 +90,25 @@ class Room:
         return None
 
     def _smaller_model(
-        self, choices: Choices, model: ModelConfig, tokens: int
+        self,
+        choices: Choices,
+        model: ModelConfig,
+        batch_size: int,
+        accumulate: int,
+        text_tokens: int,
     ) -> dict[str, Any] | None:
-        """The largest smaller model that fits, with the batch that fits then."""
-        for change, smaller in _smaller_shapes(choices, model, tokens):
-            if self.fits(smaller, 1, _SHARE_OF_PROPOSALS):
-                return {**change, "batch_size": None, "accumulate": None}
+        """The largest smaller model that fits, with the batches that fit then."""
+        for change, smaller in _smaller_shapes(choices, model, text_tokens):
+            if self.fits(smaller, batch_size, _SHARE_OF_PROPOSALS):
+                return {**change, "batch_size": batch_size, "accumulate": accumulate}
+            batches = self.smaller_batch(smaller, batch_size, accumulate)
+            if batches is not None:
+                return {**change, **batches}
         return None
 
 
 def _smaller_shapes(
-    choices: Choices, model: ModelConfig, tokens: int
+    choices: Choices, model: ModelConfig, text_tokens: int
 ) -> Iterator[tuple[dict[str, Any], ModelConfig]]:
     """Changes of the settings and the models that they give, from large to small."""
     if choices.is_tuning:
@@ -106,13 +121,13 @@ def _smaller_shapes(
             smaller = ModelConfig(**shape)
             if num_parameters(smaller) < parameters:
                 yield {**own, "preset": name}, smaller
-    ladder = list(shapes(Choices(), model.vocab_size, tokens))
+    ladder = list(shapes(Choices(), model.vocab_size, text_tokens))
     for smaller in reversed(ladder):
         if num_parameters(smaller) < parameters:
-            size = {"n_layer": smaller.n_layer, "n_embd": smaller.n_embd}
+            sizes = {"n_layer": smaller.n_layer, "n_embd": smaller.n_embd}
             context = min(smaller.block_size, model.block_size)
             smaller = replace(smaller, block_size=context)
-            yield {**own, **size, "block_size": context, "preset": None}, smaller
+            yield {**own, **sizes, "block_size": context, "preset": None}, smaller
 
 
 def copy_fits(parameters: int, free: int | None) -> bool:
@@ -130,13 +145,7 @@ def copy_bytes(parameters: int) -> int:
 
 def consumers(memory: Mapping[str, int]) -> str:
     """The biggest kinds of a memory plan with what they take, at most three, the biggest first."""
-    kinds = sorted(((size, kind) for kind, size in memory.items() if kind != "total"), reverse=True)
-    return ", ".join(f"{kind} {amount(size)}" for size, kind in kinds[:3] if size)
-
-
-def amount(num_bytes: float) -> str:
-    """Bytes in decimal units, with a digit behind the point."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:.1f} {unit}"
-    return f"{num_bytes / 1e3:.1f} KB"
+    kinds = sorted(
+        ((taken, kind) for kind, taken in memory.items() if kind != "total"), reverse=True
+    )
+    return ", ".join(f"{kind} {size(taken)}" for taken, kind in kinds[:3] if taken)

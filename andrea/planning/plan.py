@@ -263,12 +263,12 @@ def _notes(choices: Choices, config: TrainConfig, steps: int) -> tuple[str, ...]
         notes.append(f"batch: in {config.accumulate} parts, to fit in memory")
     if choices.is_tuning and choices.learning_rate is None:
         notes.append(
-            f"learning rate: {config.learning_rate:g}, {_SHARE_OF_RATE:g} of a new model's, to "
+            f"rate: {config.learning_rate:g}, {_SHARE_OF_RATE:g} of a new model's, to "
             "keep what the weights have learned"
         )
     if choices.warmup is not None and choices.warmup >= steps:
         notes.append(
-            f"warm-up: its {choices.warmup:,} steps do not end within the run, which never reaches "
+            f"warmup: its {choices.warmup:,} steps do not end within the run, which never reaches "
             "the highest learning rate"
         )
     return tuple(notes)
