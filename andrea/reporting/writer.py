@@ -50,6 +50,9 @@ class ReportWriter:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / REPORT_NAME
+        for left in folder.glob(f".{REPORT_NAME}.*.tmp"):  # by processes that were killed
+            with contextlib.suppress(OSError):
+                left.unlink()
         self._name = folder.resolve().name
         self._metrics = Metrics()
         with contextlib.suppress(RunError):
