@@ -7,7 +7,6 @@ because it orders the metadata at random (equal states would give unequal files)
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -22,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from andrea.errors import CheckpointError
+
+from .whole_file import whole_file, write_all
 
 
 class Tensor(Protocol):
@@ -67,26 +68,12 @@ def write_tensor_file(path: Path, tensors: Tensors, metadata: Mapping[str, str])
     Raises:
         CheckpointError: the disk is full, or refuses for another reason; `path` is as it was.
     """
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666
-        )
-        try:
-            try:
-                size = _write(descriptor, _header(tensors, metadata), tensors)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        _sync_folder(path.parent)
+        with whole_file(path) as descriptor:
+            return _write(descriptor, _header(tensors, metadata), tensors)
     except OSError as error:
         kept = "; the checkpoint before it is intact" if path.exists() else ""
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}{kept}") from error
-    return size
 
 
 def _header(tensors: Tensors, metadata: Mapping[str, str]) -> bytes:
@@ -109,7 +96,7 @@ def _header(tensors: Tensors, metadata: Mapping[str, str]) -> bytes:
 
 def _write(descriptor: int, header: bytes, tensors: Tensors) -> int:
     checksum = hashlib.sha256(header)
-    _write_all(descriptor, memoryview(header))
+    write_all(descriptor, header)
     size = len(header)
     for tensor in tensors.values():
         # No copy of arrays that the host can read, on little-endian machines.
@@ -117,32 +104,11 @@ def _write(descriptor: int, header: bytes, tensors: Tensors) -> int:
         for start in range(0, len(data), _CHUNK):
             chunk = data[start : start + _CHUNK]
             checksum.update(chunk)
-            _write_all(descriptor, chunk)
+            write_all(descriptor, chunk)
         size += len(data)
     os.lseek(descriptor, header.index(_CHECKSUM_ENTRY) + len(_CHECKSUM_ENTRY), os.SEEK_SET)
-    _write_all(descriptor, memoryview(checksum.hexdigest().encode("ascii")))
-    os.fsync(descriptor)
+    write_all(descriptor, checksum.hexdigest().encode("ascii"))
     return size
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while len(data):
-        written = os.write(descriptor, data)
-        if written == 0:
-            raise OSError(errno.EIO, "the disk took no data")
-        data = data[written:]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, on the file systems that can."""
-    if os.name == "nt":
-        return
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @dataclass(frozen=True)
