@@ -225,7 +225,7 @@ guard_options = stack(
         "--outlier-z",
         section="Guards",
         type=Number(),
-        help="Robust deviations that make an outlier; 0: none is.  [default: 8]",
+        help="Robust deviations that make an outlier; 0: none is.  [default: 12]",
     ),
     option(
         "--max-skipped",
