@@ -18,7 +18,7 @@ def info_lines(facts: dict[str, Any], width: int) -> Iterator[str]:
         yield from _overview(facts, width)
         return
     if "run" in facts:
-        yield from _rows(_run_rows(facts["run"]), width)
+        yield from text_lines(_run_rows(facts["run"]), width)
         yield ""
     yield from _model(facts, width)
 
@@ -26,7 +26,7 @@ def info_lines(facts: dict[str, Any], width: int) -> Iterator[str]:
 def _overview(facts: dict[str, Any], width: int) -> Iterator[str]:
     machine = facts["machine"]
     free = machine["memory_available"]
-    yield from _rows(
+    yield from text_lines(
         [
             ("andrea", f"{machine['andrea']}, engine {machine['engine']}"),
             ("devices", ", ".join(machine["devices"])),
@@ -57,7 +57,7 @@ def _overview(facts: dict[str, Any], width: int) -> Iterator[str]:
                 size(preset["training_memory"]),
             )
         )
-    yield from _table(header, body, left=1)
+    yield from table_lines(header, body, left=1)
     yield ""
     yield "memory: training one sequence at a time. More: andrea info andrea-12m"
 
@@ -110,7 +110,7 @@ def _model(facts: dict[str, Any], width: int) -> Iterator[str]:
     config = facts["config"]
     sizes = ", ".join(f"{name} {value:,}" for name, value in config.items())
     title = facts.get("preset", "model")
-    yield from _rows([(title, sizes)], width)
+    yield from text_lines([(title, sizes)], width)
     yield ""
     body = [
         (
@@ -125,18 +125,18 @@ def _model(facts: dict[str, Any], width: int) -> Iterator[str]:
     ]
     body.append(("all", "", "", "", "", f"{facts['parameters']:,}"))
     header = ("tensor", "shape", "arithmetic", "one", "blocks", "all")
-    lines = list(_table(header, body, left=3))
+    lines = list(table_lines(header, body, left=3))
     if max(map(len, lines)) > width:
         # The arithmetic gives the shape; it is what a narrow terminal can do without.
         narrow = [row[:1] + row[2:] for row in body]
-        lines = list(_table(header[:1] + header[2:], narrow, left=2))
+        lines = list(table_lines(header[:1] + header[2:], narrow, left=2))
     yield from lines
     yield ""
     head = config["vocab_size"] * config["n_embd"]
     training, sampling = facts["memory"]["training"], facts["memory"]["sampling"]
     batch = plural(facts["batch_size"], "sequence")
     flops = facts["flops_per_token"]
-    yield from _rows(
+    yield from text_lines(
         [
             ("output head", f"is wte.weight (tied): {head:,} parameters counted once"),
             ("to train", f"{size(training['total'])} with {batch} a batch: {_parts(training)}"),
@@ -157,13 +157,14 @@ def _parts(memory: dict[str, int]) -> str:
     )
 
 
-def _rows(rows: Rows, width: int) -> Iterator[str]:
+def text_lines(rows: Rows, width: int) -> Iterator[str]:
+    """Names and what there is to say about them, in two columns."""
     for name, parts in row_lines(rows, width):
         for number, part in enumerate(parts):
             yield (name if number == 0 else " " * len(name)) + part
 
 
-def _table(header: Sequence[str], body: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+def table_lines(header: Sequence[str], body: Sequence[Sequence[str]], left: int) -> Iterator[str]:
     """Aligned columns: the first `left` ones to the left, the others, numbers, to the right."""
     rows = [header, *body]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]

@@ -110,8 +110,11 @@ def prepare_text(
     tokenizer: str | Tokenizer,
     vocab_size: int | None = None,
     cache: str | None = None,
+    validation_fraction: float = 0.1,
 ) -> PreparedData:
     """Read, tokenize and split the text, showing how far that is.
+
+    With a validation_fraction of 0 all of it is `train`.
 
     Raises:
         DataError: the text cannot be read or used.
@@ -142,6 +145,7 @@ def prepare_text(
         text_key=request.text_key,
         skip_bad=request.skip_bad,
         progress=tell,
+        validation_fraction=validation_fraction,
     )
 
 

@@ -235,6 +235,7 @@ def made_up(own: float, ngram: float, unigram: float, spread: float | None = 0.0
         num_tokens=100,
         num_bytes=100,
         context=9,
+        block_size=16,
         blocks=10,
         compressed=100,
         uniform=6.0,

@@ -81,9 +81,9 @@ class Judgement:
     """A model's score beside those of others, and what they were measured on.
 
     passages of all_passages were predicted, num_tokens and num_bytes in all; each token from
-    `context` tokens at least, but for the text's first ones. blocks: what the intervals were drawn
-    from. compressed: bytes of text, from its beginning, that the compressors had. ahead_of: name ->
-    how far the model is ahead of that one. counted_tokens: what the 5-gram learned from, of
+    `context` to block_size others, but for the text's first ones. blocks: what the intervals were
+    drawn from. compressed: bytes of text, from its beginning, that the compressors had. ahead_of:
+    name -> how far the model is ahead of that one. counted_tokens: what the 5-gram learned from, of
     training_tokens. uniform: bits per byte of one who knows nothing but the vocabulary.
     """
 
@@ -96,6 +96,7 @@ class Judgement:
     num_tokens: int
     num_bytes: int
     context: int
+    block_size: int
     blocks: int
     compressed: int
     training_tokens: int = 0
@@ -163,6 +164,7 @@ def judge(
         num_tokens=num_tokens,
         num_bytes=num_bytes,
         context=passages.block_size - passages.stride + 1,
+        block_size=passages.block_size,
         blocks=num_blocks(len(passages)),
         compressed=len(beginning),
         training_tokens=0 if training is None else len(training),

@@ -25,6 +25,8 @@ Reals = NDArray[np.float64]
 Told = Callable[[int, int], None]
 
 _IGNORED = -1
+_ENOUGH_PASSAGES = 256
+_ENOUGH_TOKENS = 1 << 16
 
 
 class Passage(NamedTuple):
@@ -64,6 +66,11 @@ class Passages:
             end = min(1 + self.block_size + number * self.stride, self._num_tokens)
             first = 1 if number == 0 else 1 + self.block_size + (number - 1) * self.stride
             yield Passage(max(end - 1 - self.block_size, 0), first, end)
+
+
+def enough_passages(block_size: int) -> int:
+    """How many tell enough of a long text: 256, or those that hold 65,536 tokens if more."""
+    return max(_ENOUGH_PASSAGES, _ENOUGH_TOKENS // max(block_size // 2, 1))
 
 
 @dataclass(frozen=True)
