@@ -160,7 +160,7 @@ class Chart {
       const group = draw(svg, "g", { class: kind, "clip-path": `url(#${id})` });
       if (smoothed) this.spread(group, points, px, y);
       draw(group, "path", { class: "line", d: pathOf(line, px, py) });
-      if (line.length === 1 || (dots && line.length <= 60)) {
+      if (line.length === 1 || (dots && line.length <= width / 18)) {
         for (const point of line) draw(group, "circle", { class: "point", cx: px(point).toFixed(1), cy: py(point).toFixed(1), r: 3 });
       }
     }
@@ -218,7 +218,9 @@ class Chart {
 
   tell(step, at, rows, format) {
     this.tip.replaceChildren();
-    make(this.tip, "b", "", this.view.describe(step));
+    make(this.tip, "b", "", `step ${grouped(step)}`);
+    const more = this.view.describe(step);
+    if (more) make(make(this.tip, "div"), "small", "", more);
     rows.forEach((point, index) => {
       const { kind, name } = this.series[index];
       const row = make(this.tip, "div", kind);

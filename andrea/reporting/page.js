@@ -51,10 +51,10 @@ const view = {
   at: (step) => view.axis.at(step),
   stepAt: (x) => Math.round(view.axis.step(x)),
   describe: (step) => {
-    const parts = [`step ${grouped(step)}`];
+    const parts = [];
     if (elapsed.length > 1) parts.push(time(between(step, "step", "y")));
     if (run.tokensPerStep) parts.push(`${count(step * run.tokensPerStep)} tokens`);
-    return parts.join(" \u00b7 ");
+    return parts.join(", ");
   },
   point: (step, here) => {
     view.step = step;
@@ -114,8 +114,11 @@ if (run.curves.loss.step.length || run.curves.validation.step.length) {
 single("bits_per_byte", "Bits per byte", "of validation text", { kind: "validation", dots: true });
 single("gradient_norm", "Gradient norm", "before clipping", { smoothed: true }, { canBeLog: true });
 single("learning_rate", "Learning rate", "of the optimizer", {}, { fromZero: true });
-single("tokens_per_second", "Speed", "tokens per second", { smoothed: true }, { fromZero: true, format: (number) => count(Math.round(number)) });
+single("tokens_per_second", "Speed", "tokens per second", { smoothed: true }, { fromZero: true, format: count });
 single("coherence", "Coherence of samples", "0 to 100", { kind: "validation", dots: true }, { domain: [0, 100], format: (number) => String(Math.round(number)) });
+
+// The last of an odd number of small charts is as wide as two.
+if (charts.length > 1 && charts.length % 2 === 0) charts[charts.length - 1].host.classList.add("wide");
 
 const isPlaying = showSamples(run.samples, (step) => {
   view.chosen = step;

@@ -21,7 +21,7 @@ from andrea.words import count, duration, plural, size
 
 from . import facts as words
 from .curve import Curve
-from .metrics import Metrics
+from .metrics import Metrics, Sample
 
 _SCRIPTS = ("scale.js", "chart.js", "samples.js", "page.js")
 _CURVES = (
@@ -59,7 +59,6 @@ def render(metrics: Metrics, name: str, *, live: bool = False, reload_seconds: f
         progress=_progress(metrics, live),
         figures=_figures(metrics),
         samples=_samples(metrics),
-        plan=_plan(metrics),
         facts=_cards(metrics),
         notices=_notices(metrics),
         checkpoints=_checkpoints(metrics),
@@ -151,10 +150,28 @@ def _samples(metrics: Metrics) -> str:
 <button type="button" aria-label="Later sample">→</button>
 <button type="button">Play</button>
 </div>
+<div class="pages">
+<div>
 <p class="told"><b>step {newest.step:,}</b></p>
-<p class="sample" tabindex="0" aria-label="Sample text">{escape(newest.text.lstrip(chr(10)))}</p>
+{_sample_text(newest, "Sample text")}
+</div>
+{_first_sample(metrics)}
+</div>
 </div>
 </section>"""
+
+
+def _sample_text(sample: Sample, label: str) -> str:
+    text = escape(sample.text.lstrip("\n"))
+    return f'<p class="sample" tabindex="0" aria-label="{label}">{text}</p>'
+
+
+def _first_sample(metrics: Metrics) -> str:
+    if len(metrics.samples) < 2:
+        return ""
+    first = metrics.samples[0]
+    told = f'<p class="told"><span>how it began, at step {first.step:,}</span></p>'
+    return f'<div class="first">{told}{_sample_text(first, "First sample")}</div>'
 
 
 def _plan(metrics: Metrics) -> str:
@@ -167,16 +184,16 @@ def _plan(metrics: Metrics) -> str:
         f"<td>{escape(done)}</td></tr>"
         for what, planned, done in rows
     )
-    return _block(
+    return _card(
         "Plan and outcome",
-        f'<table><thead><tr><th scope="col"><span class="hidden">What</span></th>'
+        f'<table class="plan"><thead><tr><th scope="col"><span class="hidden">What</span></th>'
         f'<th scope="col">Planned</th><th scope="col">{so_far}</th></tr></thead>'
         f"<tbody>{body}</tbody></table>",
     )
 
 
 def _cards(metrics: Metrics) -> str:
-    cards = []
+    cards = [_plan(metrics)]
     for title, values in (
         ("Model", metrics.model),
         ("Data", metrics.data),
@@ -187,10 +204,8 @@ def _cards(metrics: Metrics) -> str:
         if not pairs:
             continue
         items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs)
-        cards.append(
-            f'<section class="card"><h2>{title}</h2><dl class="facts">{items}</dl></section>'
-        )
-    return "\n".join(cards)
+        cards.append(_card(title, f'<dl class="facts">{items}</dl>'))
+    return "\n".join(card for card in cards if card)
 
 
 def _notices(metrics: Metrics) -> str:
@@ -218,7 +233,8 @@ def _notices(metrics: Metrics) -> str:
 
 def _checkpoints(metrics: Metrics) -> str:
     if not metrics.checkpoints:
-        return ""
+        sessions = _sessions(metrics)
+        return _block("Sessions", sessions) if sessions else ""
     body = "".join(
         f'<tr><td class="number">{one.step:,}</td><td>{escape(one.name)}</td>'
         f'<td class="number">{"" if one.size_bytes is None else size(one.size_bytes)}</td>'
@@ -256,6 +272,10 @@ def _sessions(metrics: Metrics) -> str:
 
 def _end(ended: bool, reason: str | None) -> str:
     return (reason or "complete") if ended else "not told"
+
+
+def _card(title: str, content: str) -> str:
+    return f'<section class="card"><h2>{title}</h2>{content}</section>'
 
 
 def _block(title: str, content: str) -> str:

@@ -38,9 +38,9 @@ const grouped = (number) => Math.round(number).toLocaleString("en-US");
 
 const count = (number) => {
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (number >= size) return `${Number((number / size).toPrecision(4))}${unit}`;
+    if (number >= size) return `${Number((number / size).toPrecision(3))}${unit}`;
   }
-  return String(Number(number.toPrecision(4)));
+  return String(Number(number.toPrecision(3)));
 };
 
 const time = (seconds) => {
