@@ -16,17 +16,21 @@ from typing import Any, BinaryIO
 
 from andrea.data.cache import TokenCache, digest_of
 from andrea.data.decoding import BYTE_ORDER_MARKS, REPLACED, check_encoding
-from andrea.data.encoding import encode_documents
-from andrea.data.prepared import PreparedData
+from andrea.data.encoding import BatchEncoder, encode_documents
+from andrea.data.leakage import Repetition, RepetitionCheck, passage_share
+from andrea.data.prepared import PreparedData, entropy
 from andrea.data.sources import ReadOptions, Source, open_sources
 from andrea.data.split import plan_split
 from andrea.data.survey import Survey, read_documents, survey
-from andrea.data.token_file import TokenArray, TokenWriter
+from andrea.data.token_file import TokenArray, TokenFileFacts, TokenWriter
+from andrea.data.workers import MOST_PROCESSES, usable_cores
 from andrea.errors import ArgumentError, DataError, TokenizerError
 from andrea.tokenizers import Tokenizer, TokenizerTrainer, TrainedTokenizer
 
 # Part of every key: raise it when the same input would give other tokens than before.
 _FORMAT = 1
+# Starting processes takes longer than encoding a text below this size.
+_LARGE_TEXT = 16 << 20
 
 Progress = Callable[[str, int, int], None]
 """Called with stage ("read", "scan", "tokenizer", "encode", "check"), bytes done, bytes in all."""
@@ -45,13 +49,15 @@ def prepare(
     validation_fraction: float = 0.1,
     stdin: BinaryIO | None = None,
     progress: Progress | None = None,
+    processes: int | None = None,
 ) -> PreparedData:
     """Read files, folders or "-" (standard input), tokenize, split, and keep the result in a cache.
 
     No sources: the Python language reference. `tokenizer` is a name to train or a trained one.
     `encoding` None: strict UTF-8; a name: undecodable bytes are replaced and counted. With a
     `text_key` (default "text", of JSON lines and Parquet) standard input is read as JSON lines. A
-    `validation_fraction` of 0 leaves validation empty. Raises DataError or TokenizerError.
+    `validation_fraction` of 0 leaves validation empty. `processes` encode; None: as many as a large
+    text and the machine are worth. Raises DataError or TokenizerError.
     """
     if not 0 <= validation_fraction < 1:
         raise ArgumentError(
@@ -92,7 +98,12 @@ def prepare(
         entry = cache.load(key)
         cached = entry is not None
         if entry is None:
-            _build(text, trained.tokenizer, validation_fraction, cache, work, key)
+            entry_folder = work / "entry"
+            with cache.writing():
+                record, facts = _build(
+                    text, trained.tokenizer, validation_fraction, entry_folder, processes
+                )
+                cache.publish(entry_folder, key, *facts, record)
             entry = cache.load(key)
     if entry is None:
         raise DataError(f"{cache_dir}: what was written there does not read back: check the disk")
@@ -161,30 +172,37 @@ class _Text:
 
 
 def _build(
-    text: _Text, tokenizer: Tokenizer, fraction: float, cache: TokenCache, work: Path, key: str
-) -> None:
-    """Encode the text and make it the cache's entry for this key."""
+    text: _Text, tokenizer: Tokenizer, fraction: float, folder: Path, processes: int | None
+) -> tuple[dict[str, Any], tuple[TokenFileFacts, TokenFileFacts]]:
+    """Encode the text into a new folder; return its record and what its token files are."""
     found = text.survey()
+    total = sum(found.sizes)
+    if processes is None:
+        processes = min(usable_cores(), MOST_PROCESSES) if total >= _LARGE_TEXT else 1
     split = plan_split(found.sizes, found.digests, fraction)
-    entry = work / "entry"
+    encoder = BatchEncoder(tokenizer, passage_share(total))
+    check = RepetitionCheck()
     text.stage("encode")
-    with cache.writing():
-        entry.mkdir()
-        with (
-            TokenWriter(entry / "train.npy", tokenizer.vocab_size) as train,
-            TokenWriter(entry / "validation.npy", tokenizer.vocab_size) as validation,
-        ):
-            num_bytes = encode_documents(text.documents(), split, tokenizer, train, validation)
-        text.refuse_if_changed()
-        record = {
-            "train_bytes": num_bytes[0],
-            "validation_bytes": num_bytes[1],
-            "documents": len(found.sizes),
-            "validation_documents": split.validation_documents,
-            "validation_wanted": fraction > 0,
-            "skipped": {name: count for name, count in found.counts.items() if count},
-        }
-        cache.publish(entry, key, train.facts, validation.facts, record)
+    folder.mkdir()
+    with (
+        TokenWriter(folder / "train.npy", tokenizer.vocab_size) as train,
+        TokenWriter(folder / "validation.npy", tokenizer.vocab_size) as validation,
+    ):
+        totals = encode_documents(
+            text.documents(), split, encoder, train, validation, check, processes
+        )
+    text.refuse_if_changed()
+    record = {
+        "train_bytes": totals.train_bytes,
+        "validation_bytes": totals.validation_bytes,
+        "documents": len(found.sizes),
+        "validation_documents": split.validation_documents,
+        "validation_wanted": fraction > 0,
+        "skipped": {name: count for name, count in found.counts.items() if count},
+        "unigram_entropy": entropy(totals.train_counts),
+        "repetition": asdict(check.finish(found.sizes, found.digests)),
+    }
+    return record, (train.facts, validation.facts)
 
 
 def _prepared(
@@ -209,7 +227,14 @@ def _prepared(
         notes=tuple(_notes(trained.note, record, skipped)),
         fingerprint=key,
         cached=cached,
+        unigram_entropy=record.get("unigram_entropy"),
+        repetition=_repetition(record),
     )
+
+
+def _repetition(record: dict[str, Any]) -> Repetition | None:
+    # Entries of earlier versions have none.
+    return Repetition(**record["repetition"]) if "repetition" in record else None
 
 
 def _notes(tokenizer_note: str, record: dict[str, Any], skipped: dict[str, int]) -> Iterator[str]:
@@ -221,6 +246,9 @@ def _notes(tokenizer_note: str, record: dict[str, Any], skipped: dict[str, int])
         yield f"validation: {chosen:,} of {documents:,} documents, {share:.1%} of the text"
     elif record["validation_wanted"]:
         yield f"validation: the last {share:.1%} of the text"
+    repetition = _repetition(record)
+    if repetition is not None:
+        yield from repetition.notes()
     if skipped:
         yield f"in the text: {', '.join(_count(item) for item in skipped.items())}"
 

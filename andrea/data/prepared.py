@@ -6,6 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from andrea.data.leakage import Repetition
 from andrea.data.token_file import TokenArray
 from andrea.errors import ArgumentError, DataError
 from andrea.tokenizers import Tokenizer
@@ -22,6 +26,16 @@ def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> flo
     return nats_per_token * num_tokens / (math.log(2) * num_bytes)
 
 
+def entropy(counts: NDArray[np.int64]) -> float:
+    """Return the entropy in nats per token of a text whose tokens are counted, (vocab_size,).
+
+    It is the loss of a model that knows how frequent tokens are and nothing else. No tokens: 0.
+    """
+    seen = counts[counts > 0].astype(np.float64)
+    total = seen.sum()
+    return float(np.log(total) - (seen * np.log(seen)).sum() / total) if total else 0.0
+
+
 @dataclass(frozen=True)
 class PreparedData:
     """A tokenized text; `train` and `validation` are read-only memory maps, (n,), uint8/16/32.
@@ -31,6 +45,8 @@ class PreparedData:
     what was passed over and how often, `notes` are sentences for the user. `fingerprint` is the
     same for the same raw bytes, settings and tokenizer. `cached` tells whether the tokens came
     from the cache, `validation_wanted` whether an empty validation text is an error.
+    `unigram_entropy` is that of the training tokens, nats per token; it and `repetition` are None
+    in cache entries of earlier versions.
     """
 
     train: TokenArray
@@ -45,6 +61,8 @@ class PreparedData:
     fingerprint: str
     cached: bool
     validation_wanted: bool = True
+    unigram_entropy: float | None = None
+    repetition: Repetition | None = None
 
     @property
     def num_bytes(self) -> int:

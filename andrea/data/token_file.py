@@ -48,9 +48,9 @@ class TokenWriter:
         self._file = open(path, "wb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
         self._file.write(_header(self._dtype, 0))
 
-    def append(self, tokens: NDArray[np.int32]) -> None:
-        """Write the tokens, int32 (n,), at the end."""
-        data = tokens.astype(self._dtype).tobytes()
+    def append(self, tokens: NDArray[np.integer[Any]]) -> None:
+        """Write the tokens, (n,), any integer type, at the end."""
+        data = np.ascontiguousarray(tokens, dtype=self._dtype).data
         self._file.write(data)
         self._digest.update(data)
         self._length += len(tokens)

@@ -126,6 +126,10 @@ class BPETokenizer(Tokenizer):
             "merges": [list(pair) for pair in self.merges],
         }
 
+    def __reduce__(self) -> tuple[type[BPETokenizer], tuple[list[tuple[int, int]]]]:
+        """Pickle the merges alone, not the words remembered."""
+        return BPETokenizer, (self.merges,)
+
     def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[NDArray[np.int32]]:
         together: list[str] = []
         size = 0
