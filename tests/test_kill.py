@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from faults.disk import Nursery, open_nursery, rule
+from faults.disk import Nursery, Outcome, open_nursery, rule
 from faults.rehearsal import Rehearsal, kinds_of_calls
 
 ALL_OF_RUN = "*/run/*"
@@ -84,37 +84,39 @@ def test_killed_a_hundred_times(long: Rehearsal) -> None:
 # ---- an end before each call that changes something on the disk
 
 
-def traced(rehearsal: Rehearsal, of: str | None) -> list[tuple[int, str]]:
-    """The kinds of calls of a run that begins, or goes on from a copy."""
-    if of is not None:
-        rehearsal.copy(of, "run")
+def place(rehearsal: Rehearsal, of: str | None) -> int:
+    """Put a copy of a run, or nothing, where the next one is; the step that it has reached."""
+    if of is None:
+        shutil.rmtree(rehearsal.folder / "run", ignore_errors=True)
+        return 0
+    rehearsal.copy(of, "run")
+    return rehearsal.step("run") or 0
+
+
+def traced(rehearsal: Rehearsal, of: str | None) -> Outcome:
+    """A run that begins, or goes on from a copy, with all calls that change something."""
+    place(rehearsal, of)
     done = rehearsal.go_on("run", rule("change", "trace", ALL_OF_RUN, count=0)).wait()
     assert done.code == 0, done.err
     rehearsal.check_end("run")
-    return kinds_of_calls(done)
+    return done
 
 
 def end_at(rehearsal: Rehearsal, of: str | None, action: str, number: int) -> None:
-    if of is None:
-        shutil.rmtree(rehearsal.folder / "run", ignore_errors=True)
-        before = None
-    else:
-        rehearsal.copy(of, "run")
-        before = rehearsal.step("run")
+    before = place(rehearsal, of)
     done = rehearsal.go_on("run", rule("change", action, ALL_OF_RUN, number)).wait()
     if not done.was_killed:
-        # Calls of two threads come in another order now and then, and one fewer.
+        # Calls of two threads come in another order now and then, and some fewer.
         rehearsal.check_end("run")
         return
-    step = rehearsal.step("run")
-    assert (step or 0) >= (before or 0)
+    assert (rehearsal.step("run") or 0) >= before
     rehearsal.finish("run")
 
 
 @pytest.mark.parametrize("of", [None, "begun"], ids=["new", "resumed"])
 @pytest.mark.parametrize("action", ["kill", "powercut"])
 def test_an_end_at_each_kind_of_call(short: Rehearsal, of: str | None, action: str) -> None:
-    kinds = traced(short, of)
+    kinds = kinds_of_calls(traced(short, of))
     names = " ".join(kind for _, kind in kinds)
     for call in ("create log.jsonl", "sync log.jsonl", "sync checkpoints"):
         assert call in names
@@ -126,9 +128,10 @@ def test_an_end_at_each_kind_of_call(short: Rehearsal, of: str | None, action: s
 
 
 def test_an_end_within_a_write(short: Rehearsal) -> None:
-    kinds = [number for number, kind in traced(short, "begun") if kind.startswith("write")]
-    assert len(kinds) >= 2
-    for number in kinds:
+    kinds = kinds_of_calls(traced(short, "begun"))
+    numbers = [number for number, kind in kinds if kind.startswith("write")]
+    assert len(numbers) >= 2
+    for number in numbers:
         end_at(short, "begun", "torn", number)
 
 
@@ -136,9 +139,7 @@ def test_an_end_within_a_write(short: Rehearsal) -> None:
 @pytest.mark.parametrize("of", [None, "begun"], ids=["new", "resumed"])
 @pytest.mark.parametrize("action", ["kill", "torn", "powercut"])
 def test_an_end_at_every_call(short: Rehearsal, of: str | None, action: str) -> None:
-    if of is not None:
-        short.copy(of, "run")
-    done = short.go_on("run", rule("change", "trace", ALL_OF_RUN, count=0)).wait()
-    assert len(done.met) > 100
-    for number in range(1, len(done.met) + 1):
+    calls = len(traced(short, of).met)
+    assert calls > 100
+    for number in range(1, calls + 1):
         end_at(short, of, action, number)
