@@ -18,6 +18,7 @@ from andrea.errors import CheckpointError, RunError
 from andrea.training import TrainConfig, TrainState
 
 from .checkpoint import Checkpoint, CheckpointInfo, weights_only
+from .incidents import pinned_checkpoints
 from .lock import RunLock
 from .log import SCHEMA, RunLog, newest_run_id, rewind
 from .store import FOLDER_NAME, CheckpointStore
@@ -275,7 +276,7 @@ class RunFolder:
         timed = config.seconds is not None
         self.info = dataclasses.replace(self.info, state=state.to_dict(timed=timed))
         kept = {self._store.path_of(state.best_step)} if state.best_step is not None else set()
-        kept |= self._pinned()
+        kept |= pinned_checkpoints(self.path, self._store.paths())
         self._writer.start(
             self._store.path_of(state.step),
             model,
@@ -285,10 +286,6 @@ class RunFolder:
             after=lambda: self._store.prune(config.keep_last, kept),
         )
         self._saved_step = state.step
-
-    def _pinned(self) -> set[Path]:
-        """Checkpoints that incidents are replayed from."""
-        return set()
 
     # ---- the log
 

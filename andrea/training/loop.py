@@ -280,7 +280,26 @@ class _Loop:
     def _record_incident(
         self, learning_rate: float, loss: float, norm: float, verdict: guards.Verdict
     ) -> None:
-        """Keep what is needed to look at a bad step again."""
+        """Keep what is needed to look at a bad step again, where the user was told of it."""
+        if self.run is None or not verdict.notices:
+            return
+        from andrea.runs.incidents import record_incident
+
+        try:
+            record_incident(
+                self.run.path,
+                model=self.model,
+                config=self.config,
+                state=self.state,
+                batches=self.work.batches(self.state.step - 1),
+                learning_rate=learning_rate,
+                loss=loss,
+                norm=norm,
+                skipped=verdict.skipped,
+                outlier=verdict.outlier,
+            )
+        except RunError as error:
+            self._tell_failed_save(error)
 
     def _diverged(self) -> str:
         config = self.config
