@@ -279,6 +279,7 @@ def _overlaps(found: Memorised) -> dict[str, Any]:
         "unseen": [overlap.num_bytes for overlap in found.unseen],
         "longest": longest.num_bytes,
         "longest_unseen": found.usual,
+        "unseen_known": found.known,
         "is_suspicious": found.is_suspicious,
         "passage": longest.passage,
         "place": longest.place,

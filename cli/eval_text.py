@@ -74,19 +74,29 @@ def _notes(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if measured["compressed_bytes"] < facts["text"]["bytes"]:
         yield "xz, gzip", f"of the first {size(measured['compressed_bytes'])}"
     found = facts["memorised"]
-    if found is not None:
-        yield "memorised", _about(found)
+    if found is None:
+        return
+    if found["unseen_known"]:
+        known, every = found["unseen_known"], len(found["unseen"])
+        yield (
+            "leak",
+            f"{known} of {plural(every, 'stretch', 'stretches')} of this text, looked at all over "
+            "it, stand as a whole in the training text: the numbers are better than on new text",
+        )
+    yield "memorised", _about(found)
 
 
 def _about(found: dict[str, Any]) -> str:
+    about = (
+        f"{plural(len(found['samples']), 'sample')} of the model share up to "
+        f"{plural(found['longest'], 'byte')} in a row with the training text"
+    )
+    if found["unseen_known"]:
+        return about
     if found["is_suspicious"]:
         conclusion = "the model has some of it by heart"
     elif found["longest"] > found["longest_unseen"]:
         conclusion = "little more than chance"
     else:
         conclusion = "no more than chance"
-    return (
-        f"{plural(len(found['samples']), 'sample')} of the model share up to "
-        f"{plural(found['longest'], 'byte')} in a row with the training text, unseen text of their "
-        f"size up to {found['longest_unseen']:,}: {conclusion}"
-    )
+    return f"{about}, unseen text of their size up to {found['longest_unseen']:,}: {conclusion}"

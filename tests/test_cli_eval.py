@@ -78,6 +78,19 @@ def test_what_the_model_has_by_heart_is_found(shell: Shell, own: dict[str, Any])
     assert found["passage"] in TEXT
     # The validation text is the training text once more.
     assert found["longest_unseen"] > 300 and not found["is_suspicious"]
+    assert found["unseen_known"] == 3
+    told = " ".join("\n".join(eval_lines(own, 80)).split())
+    assert "3 of 3 stretches of this text" in told and "chance" not in told
+
+
+def test_numbers_of_a_model_that_quotes_are_told_as_such(own: dict[str, Any]) -> None:
+    found = {**own["memorised"], "is_suspicious": True, "unseen_known": 0, "longest_unseen": 9}
+    told = " ".join("\n".join(eval_lines({**own, "memorised": found}, 80)).split())
+    assert "up to 9: the model has some of it by heart" in told and "leak" not in told
+    for longest_unseen, conclusion in ((1000, "no more than chance"), (500, "little more than")):
+        found = {**found, "is_suspicious": False, "longest": 600, "longest_unseen": longest_unseen}
+        told = " ".join("\n".join(eval_lines({**own, "memorised": found}, 80)).split())
+        assert f"up to {longest_unseen:,}: {conclusion}" in told
 
 
 def test_another_text_is_judged_as_a_whole(shell: Shell) -> None:

@@ -202,14 +202,25 @@ def test_the_interval_holds_the_truth_in_about_19_of_20_cases() -> None:
     assert 0.88 <= held / 200 <= 0.985
 
 
-def test_neighbours_that_are_alike_are_gathered_into_blocks() -> None:
-    """20,000 passages in runs of 100 equal ones are worth 200, not 20,000."""
-    rng = np.random.default_rng(6)
-    runs = rng.normal(2.0, 1.0, 200)
-    gathered = ratio_interval(np.repeat(runs, 100), np.ones(20_000))
-    alone = ratio_interval(runs, np.ones(200))
-    assert gathered is not None and alone is not None
-    assert gathered.high - gathered.low == pytest.approx(alone.high - alone.low, rel=1e-9)
+def test_neighbours_are_summed_in_blocks(trained: GPT) -> None:
+    """However many passages there are: 200 sums, of 9 or 10 neighbours each."""
+    data = small_data()
+    tokens = np.tile(np.asarray(data.train), 5)
+    passages = Passages(len(tokens), 14)
+    calls: list[int] = []
+
+    def one_each(text: np.ndarray[Any, Any], passage: Passage) -> float:
+        calls.append(passage.first)
+        return 1.0
+
+    losses = measure(passages, tokens, data.tokenizer, one_each)
+    assert len(losses.nats) == 200 < len(passages) == len(calls)
+    assert calls == sorted(calls)
+    usual = len(passages) // 200
+    assert set(losses.nats.tolist()) <= {usual, usual + 1} and losses.nats.sum() == len(passages)
+    assert losses.tokens.sum() == losses.num_bytes.sum() == len(tokens) - 1
+    few = measure(Passages(20, 14), tokens[:20], data.tokenizer, one_each)
+    assert few.nats.tolist() == [1.0, 1.0] and few.tokens.tolist() == [14, 5]
 
 
 def test_equal_passages_leave_no_doubt_and_one_passage_gives_no_interval() -> None:

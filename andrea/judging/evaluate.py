@@ -20,7 +20,7 @@ from .baselines import (
     xz_bits_per_byte,
 )
 from .chunks import Tokens
-from .confidence import Interval, num_blocks, ratio_interval
+from .confidence import Interval, ratio_interval
 from .ngram import KneserNey
 from .passages import Losses, Passages, measure, model_nats
 from .unigram import unigram_counts
@@ -165,7 +165,7 @@ def judge(
         num_bytes=num_bytes,
         context=passages.block_size - passages.stride + 1,
         block_size=passages.block_size,
-        blocks=num_blocks(len(passages)),
+        blocks=len(own.nats),
         compressed=len(beginning),
         training_tokens=0 if training is None else len(training),
         counted_tokens=counted,

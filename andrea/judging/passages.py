@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Reals = NDArray[np.float64]
 Told = Callable[[int, int], None]
 
+# More neighbours than that are summed: for intervals 200 are as good as all.
+MAX_BLOCKS = 200
+
 _IGNORED = -1
 _ENOUGH_PASSAGES = 256
 _ENOUGH_TOKENS = 1 << 16
@@ -55,14 +58,14 @@ class Passages:
         self._num_tokens = num_tokens
         beyond_first = max(num_tokens - 1 - block_size, 0)
         self.num_all = 1 + -(-beyond_first // self.stride)
-        chosen = min(self.num_all, max_passages or self.num_all)
-        self._chosen = np.arange(chosen, dtype=np.int64) * self.num_all // chosen
+        self._num_chosen = min(self.num_all, max_passages or self.num_all)
 
     def __len__(self) -> int:
-        return len(self._chosen)
+        return self._num_chosen
 
     def __iter__(self) -> Iterator[Passage]:
-        for number in self._chosen.tolist():
+        for index in range(self._num_chosen):
+            number = index * self.num_all // self._num_chosen
             end = min(1 + self.block_size + number * self.stride, self._num_tokens)
             first = 1 if number == 0 else 1 + self.block_size + (number - 1) * self.stride
             yield Passage(max(end - 1 - self.block_size, 0), first, end)
@@ -75,9 +78,10 @@ def enough_passages(block_size: int) -> int:
 
 @dataclass(frozen=True)
 class Losses:
-    """What a model pays for each of S passages: nats, and how many tokens and bytes that is for.
+    """What a model pays for a text: nats, and for how many tokens and bytes that is.
 
-    All (S,). Tokens that stand for no bytes, those that begin documents, cost nats all the same.
+    All (S,), one for each block of neighbouring passages. Tokens that stand for no bytes, those
+    that begin documents, cost nats all the same.
     """
 
     nats: Reals
@@ -102,16 +106,23 @@ def measure(
     nats_of: Callable[[Tokens, Passage], float],
     progress: Told | None = None,
 ) -> Losses:
-    """Let nats_of(tokens, passage) judge each passage; `progress` hears done and all."""
-    nats, counts, num_bytes = [], [], []
-    for done, passage in enumerate(passages):
-        nats.append(nats_of(tokens, passage))
-        counts.append(passage.end - passage.first)
-        num_bytes.append(tokenizer.num_bytes(tokens[passage.first : passage.end]))
+    """Let nats_of(tokens, passage) judge each passage; `progress` hears done and all.
+
+    However many passages there are, they are summed in at most 200 blocks.
+    """
+    count = len(passages)
+    blocks = min(count, MAX_BLOCKS)
+    nats = np.zeros(blocks)
+    sizes = np.zeros((2, blocks), dtype=np.int64)
+    for index, passage in enumerate(passages):
+        block = ((index + 1) * blocks - 1) // count
+        stretch = tokens[passage.first : passage.end]
+        nats[block] += nats_of(tokens, passage)
+        sizes[:, block] += len(stretch), tokenizer.num_bytes(stretch)
         release_pages(tokens)
         if progress is not None:
-            progress(done + 1, len(passages))
-    return Losses(np.array(nats), np.array(counts), np.array(num_bytes))
+            progress(index + 1, count)
+    return Losses(nats, sizes[0], sizes[1])
 
 
 def model_nats(model: GPT) -> Callable[[Tokens, Passage], float]:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from andrea.sampling import SamplingConfig
 from andrea.writing import generate_texts
 
@@ -23,17 +21,21 @@ _FEWEST_TOKENS = 16
 _SAMPLING = SamplingConfig(temperature=0.8, top_p=0.95)
 # What real texts share by chance is as long as that of unseen text; twice of it is more.
 _SUSPICIOUS = 2.0
+# Shorter stretches may be common by chance.
+_TELLING_BYTES = 50
 
 
 @dataclass(frozen=True)
 class Memorised:
     """Overlaps of samples with the training text, and of as much unseen text: the yardstick.
 
-    samples, unseen: one overlap for each text, of texts of equal sizes.
+    samples, unseen: one overlap for each text, of texts of equal sizes. known: how many of the
+    unseen ones, if of 50 bytes at least, stand as a whole in the training text: they are none.
     """
 
     samples: tuple[Overlap, ...]
     unseen: tuple[Overlap, ...]
+    known: int = 0
 
     @property
     def longest(self) -> Overlap:
@@ -76,8 +78,10 @@ def write_samples(
         sampling=_SAMPLING,
         seed=seed,
     )
-    for done, (number, piece) in enumerate(pieces):
+    done = 0
+    for number, piece in pieces:
         texts[number] += piece
+        done += bool(piece)
         if progress is not None:
             progress(done, num_samples * max_tokens)
     return texts
@@ -85,13 +89,13 @@ def write_samples(
 
 def unseen_texts(texts: Sequence[str], unseen: Tokens, tokenizer: Tokenizer) -> list[str]:
     """Stretches of a text, (n,) tokens, spread evenly over it: one as long as each of `texts`."""
-    starts = np.linspace(0, len(unseen), len(texts), endpoint=False, dtype=np.int64)
     stretches = []
-    for start, text in zip(starts.tolist(), texts, strict=True):
+    for index, text in enumerate(texts):
         # A token is a byte at least, but for those that begin documents.
-        wanted = text.encode("utf-8", "replace")
-        stretch = tokenizer.decode_bytes(unseen[start : start + 2 * len(wanted)])
-        stretches.append(stretch[: len(wanted)].decode("utf-8", "ignore"))
+        wanted = len(text.encode("utf-8", "replace"))
+        start = max(len(unseen) - wanted, 0) * index // max(len(texts) - 1, 1)
+        stretch = tokenizer.decode_bytes(unseen[start : start + 2 * wanted])
+        stretches.append(stretch[:wanted].decode("utf-8", "ignore"))
     return stretches
 
 
@@ -105,4 +109,10 @@ def memorised(
     """Search the training text for what it shares with the samples, and with unseen text."""
     others = [] if unseen is None else unseen_texts(texts, unseen, tokenizer)
     found = longest_overlaps([*texts, *others], training, tokenizer, progress)
-    return Memorised(tuple(found[: len(texts)]), tuple(found[len(texts) :]))
+    samples, unseen_ones = found[: len(texts)], found[len(texts) :]
+    sizes = [len(text.encode("utf-8")) for text in others]
+    known = sum(
+        overlap.num_bytes == size >= _TELLING_BYTES
+        for overlap, size in zip(unseen_ones, sizes, strict=True)
+    )
+    return Memorised(tuple(samples), tuple(unseen_ones), known)
