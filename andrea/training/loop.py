@@ -212,7 +212,7 @@ class _Loop:
         if self.run is None:
             return None
         if is_last:
-            return self._save_now()
+            self.run.finish_save()
         saved = None
         while (written := self.run.take_written()) is not None:
             if written.error is not None:
@@ -220,6 +220,8 @@ class _Loop:
             else:
                 saved = written.path
                 self.clock.save = max(self.clock.save, written.seconds)
+        if is_last:
+            return self._save_now()
         self._is_save_due = self._is_save_due or is_due
         try:
             if is_best:
