@@ -18,11 +18,11 @@ from .train_options import (
 )
 
 _EPILOG = """\b
-andrea train book.txt                           learn a file, for five minutes
-andrea train notes/ --for 2h                    learn all text of a folder, for two hours
-andrea train --resume runs/book                 go on where that run stopped
-andrea train poem.txt --init-from runs/book     let that model learn another text
-andrea train --config runs/book/config.toml     repeat that run
+andrea train book.txt                          learn a file, for five minutes
+andrea train notes/ --for 2h                   learn a folder, for two hours
+andrea train --resume runs/book                go on where that run stopped
+andrea train new.txt --init-from runs/book     let that model learn more
+andrea train --config runs/book/config.toml    repeat that run
 """
 
 
