@@ -21,7 +21,7 @@ def eval_lines(facts: dict[str, Any], width: int) -> Iterator[str]:
     yield ""
     yield from text_lines([("verdict", facts["verdict"]), *_notes(facts)], width)
     found = facts["memorised"]
-    if found is not None and found["passage"]:
+    if found is not None and found["passage"].strip():
         for line in sample_lines(found["passage"]):
             for part in wrap(line, max(width - 4, 8)):
                 yield f"  | {part}".rstrip()
