@@ -161,6 +161,19 @@ class Page:
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
+    def wait_until(self, expression: str) -> None:
+        """Wait until a JavaScript expression is true, over reloads of the page."""
+        deadline = time.monotonic() + _SECONDS
+        while not self._is_true(expression):
+            assert time.monotonic() < deadline, f"never came: {expression}"
+            time.sleep(0.05)
+
+    def _is_true(self, expression: str) -> bool:
+        try:
+            return self.evaluate(expression) is True
+        except AssertionError:  # between two pages there is none
+            return False
+
     def text(self, selector: str) -> str:
         """The text of the first element that fits, as it is seen."""
         text = self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")

@@ -57,7 +57,7 @@ def render(metrics: Metrics, name: str, *, live: bool = False, reload_seconds: f
         status=escape(status),
         summary=escape(_summary(metrics)),
         progress=_progress(metrics, live),
-        figures=_figures(metrics),
+        figures=_figures(metrics, live),
         samples=_samples(metrics),
         facts=_cards(metrics),
         notices=_notices(metrics),
@@ -123,14 +123,14 @@ def _progress(metrics: Metrics, live: bool) -> str:
     )
 
 
-def _figures(metrics: Metrics) -> str:
-    found = words.figures(metrics)
-    if not found:
-        return '<p class="summary">The first step is being taken.</p>'
+def _figures(metrics: Metrics, live: bool) -> str:
+    if not metrics.step:
+        told = "The first step is being taken." if live else "No step has been logged."
+        return f'<p class="summary">{told}</p>'
     tiles = "".join(
         f"<div><dt>{escape(one.label)}</dt><dd>{escape(one.number)}</dd>"
         f'<dd class="note">{escape(one.remark)}</dd></div>'
-        for one in found
+        for one in words.figures(metrics)
     )
     return f'<dl class="figures">{tiles}</dl>'
 
