@@ -6,16 +6,23 @@ points, and kills a hundred times.
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from faults.disk import Nursery, Outcome, open_nursery, rule
-from faults.rehearsal import Rehearsal, kinds_of_calls
+from andrea.errors import RunError
+from andrea.runs import RunFolder
+from andrea.training import TrainState, train
+from cli_process import TINY
+from faults.disk import Child, Nursery, Outcome, open_nursery, rule
+from faults.rehearsal import Rehearsal, kinds_of_calls, log, losses
+from small_runs import small_config, small_data, small_model, small_run
 
 ALL_OF_RUN = "*/run/*"
 
@@ -143,3 +150,83 @@ def test_an_end_at_every_call(short: Rehearsal, of: str | None, action: str) -> 
     assert calls > 100
     for number in range(1, calls + 1):
         end_at(short, of, action, number)
+
+
+# ---- signals
+
+
+def wait_for(child: Child, words: str) -> None:
+    """Until the child has printed some words."""
+    end = time.monotonic() + 60
+    while words not in child.out:
+        assert time.monotonic() < end, child.out
+        time.sleep(0.01)
+
+
+def test_a_signal_to_save_saves_and_goes_on(nursery: Nursery, long: Rehearsal) -> None:
+    """SIGUSR1; nothing else would have been saved then."""
+    arguments = ("train", "book.txt", *TINY, "--steps", "4000", "--eval-every", "1000")
+    child = nursery.start(long.folder, *arguments, "--out", "asked")
+    wait_for(child, "step 1/4,000")
+    child.send(signal.SIGUSR1)
+    wait_for(child, "as asked for")
+    said = re.search(r"saved step ([\d,]+) as asked for: (.*)", child.out)
+    assert said is not None
+    step = int(said[1].replace(",", ""))
+    assert long.step("asked") == step and 1 <= step < 1000
+    child.send(signal.SIGTERM)
+    done = child.wait()
+    assert (done.code, done.err) == (143, "")
+    last = long.step("asked")
+    assert last is not None and last > step
+    assert [entry["reason"] for entry in log(long.folder / "asked") if "reason" in entry] == [
+        "stopped by a signal"
+    ]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_goes_on_to_the_same_bytes(
+    long: Rehearsal, number: signal.Signals, code: int
+) -> None:
+    out = f"stopped-{code}"
+    child = long.begin(out)
+    wait_for(child, "step 1/300")
+    child.send(number)
+    done = child.wait()
+    assert (done.code, done.err) == (code, "")
+    assert "stopped and saved" in done.out
+    assert long.step(out) == len(losses(long.folder / out)) < long.steps
+    long.finish(out)
+
+
+# ---- a second process
+
+
+def test_a_second_process_is_refused_and_disturbs_nothing(long: Rehearsal) -> None:
+    first = long.begin("shared")
+    wait_for(first, "step 1/300")
+    assert f"is being trained by process {first.pid}" in long.resume("shared").wait().complaint
+    assert "holds a run already" in long.begin("shared").wait().complaint
+    done = first.wait()
+    assert (done.code, done.err) == (0, "")
+    long.check_end("shared")
+
+
+def test_a_run_that_another_process_trained_meanwhile_is_not_taken_back(tmp_path: Path) -> None:
+    """Between opening and resuming lies the preparation of the text, which takes its time."""
+    config, data = small_config(steps=6, save_every=2), small_data()
+    model, state = small_model(), TrainState()
+    with small_run(tmp_path, config, model) as run:
+        for _ in zip(range(3), train(model, data, config, run=run, state=state), strict=False):
+            pass
+        run.save(model, state)
+    slow = RunFolder.open(tmp_path)
+    with RunFolder.open(tmp_path) as fast:
+        state = fast.resume(model)
+        for _ in train(model, data, config, run=fast, state=state):
+            pass
+    with pytest.raises(RunError, match="was trained by another process meanwhile: start again"):
+        slow.resume(model)
+    with RunFolder.open(tmp_path) as again:
+        assert again.state().step == 6
+        assert again.damaged == again.set_aside == ()

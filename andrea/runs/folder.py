@@ -57,6 +57,7 @@ class RunFolder:
         self._writer = CheckpointWriter()
         self._listeners: list[Listener] = []
         self._saved_step: int | None = None
+        self._seen: frozenset[Path] = frozenset()
         self._written: list[Written] = []
 
     @classmethod
@@ -108,16 +109,20 @@ class RunFolder:
         """
         place = Path(path)
         damaged: tuple[str, ...] = ()
+        # Before one is opened: what comes later comes from a process that trains.
+        seen = frozenset(CheckpointStore(place).paths())
         if place.is_dir():
             checkpoint, damaged = CheckpointStore(place).open_newest()
         elif place.exists():
             checkpoint = Checkpoint(place)
             place = place.parent.parent if place.parent.name == FOLDER_NAME else place.parent
+            seen = frozenset(CheckpointStore(place).paths())
         else:
             raise RunError(
                 f"{path} isn't there; give the folder of a run, as `andrea train` printed it"
             )
         run = cls(place, checkpoint.path, checkpoint.info)
+        run._seen = seen
         run.damaged = damaged
         run._checkpoint = checkpoint
         run.run_id = newest_run_id(run.log_path) or ""
@@ -191,6 +196,11 @@ class RunFolder:
         config = config or self.config
         self._lock = RunLock(self.path)
         try:
+            if not self._seen.issuperset(self._store.paths()):
+                raise RunError(
+                    f"{self.path} was trained by another process meanwhile: start again, "
+                    "to go on from what that has saved"
+                )
             self._opened().load(model, moments=True)
             state = self.state()
             self._store.make()

@@ -151,6 +151,8 @@ class Nursery:
         self._children += 1
         folder = self._folder / f"child-{self._children}"
         folder.mkdir()
+        for name in ("in", "out", "err"):
+            (folder / name).touch()
         return {
             "where": str(where),
             "arguments": [str(argument) for argument in arguments],

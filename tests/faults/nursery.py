@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ def run(question: dict[str, Any]) -> int:
     """One call of `andrea` with its own input, output, cache and faults; returns its exit code."""
     folder = Path(question["folder"])
     for number, name in enumerate(("in", "out", "err")):
-        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_APPEND)
         os.dup2(descriptor, number)
         os.close(descriptor)
+    # A shell starts jobs in the background with SIGINT ignored, and that is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(question["where"])
     os.environ["XDG_CACHE_HOME"] = str(Path(question["where"]) / ".cache")
     if question["rules"]:
