@@ -23,14 +23,12 @@ from andrea.data.sources import ReadOptions, Source, open_sources
 from andrea.data.split import plan_split
 from andrea.data.survey import Survey, read_documents, survey
 from andrea.data.token_file import TokenArray, TokenFileFacts, TokenWriter
-from andrea.data.workers import MOST_PROCESSES, usable_cores
+from andrea.data.workers import processes_for
 from andrea.errors import ArgumentError, DataError, TokenizerError
 from andrea.tokenizers import Tokenizer, TokenizerTrainer, TrainedTokenizer
 
 # Part of every key: raise it when the same input would give other tokens than before.
 _FORMAT = 1
-# Starting processes takes longer than encoding a text below this size.
-_LARGE_TEXT = 16 << 20
 
 Progress = Callable[[str, int, int], None]
 """Called with stage ("read", "scan", "tokenizer", "encode", "check"), bytes done, bytes in all."""
@@ -178,7 +176,7 @@ def _build(
     found = text.survey()
     total = sum(found.sizes)
     if processes is None:
-        processes = min(usable_cores(), MOST_PROCESSES) if total >= _LARGE_TEXT else 1
+        processes = processes_for(total)
     split = plan_split(found.sizes, found.digests, fraction)
     encoder = BatchEncoder(tokenizer, passage_share(total))
     check = RepetitionCheck()

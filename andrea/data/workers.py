@@ -22,8 +22,10 @@ from andrea.errors import AndreaError
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
-# More would wait for the one process that reads, and each needs some 150 MB.
-MOST_PROCESSES = 4
+# Starting processes takes longer than encoding a text below this size.
+_LARGE_TEXT = 16 << 20
+# More would wait for the one process that reads, and each needs some 120 MB.
+_MOST_PROCESSES = 4
 
 # Each process is a thread by itself; the variables are for the libraries that it will load.
 _CHILD = """
@@ -41,6 +43,11 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def processes_for(num_bytes: int) -> int:
+    """Return how many processes should encode a text of so many bytes."""
+    return min(usable_cores(), _MOST_PROCESSES) if num_bytes >= _LARGE_TEXT else 1
 
 
 def map_in_order(
