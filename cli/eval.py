@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .display import Display, PlainDisplay, open_display
+from .display import Display, answer_display
 from .errors import Failure
 from .follow import shell_path
 from .option_kinds import SectionCommand, option
@@ -45,21 +44,16 @@ andrea eval runs/book another-book.txt
 @dataclass(frozen=True)
 class Subject:
     """What is judged: a text that the model has not seen, and the one it learned from if it is
-    there; `missing` says why it is not."""
+    there; `missing` says why it is not. leaked: share of a validation text that stands in the
+    training text, where that is known."""
 
     name: str
     is_validation: bool
     tokens: Tokens
     num_bytes: int
     training: PreparedData | None
-    missing: str
-
-
-class _Quiet(PlainDisplay):
-    """Shows nothing of what goes on: standard output is for the answer."""
-
-    def activity(self, text: str, fraction: float | None = None) -> None:
-        pass
+    missing: str = ""
+    leaked: float | None = None
 
 
 @click.command("eval", cls=SectionCommand, short_help="Judge a model by a text.", epilog=_EPILOG)
@@ -94,8 +88,7 @@ def command(run: str, text: tuple[str, ...], **options: Any) -> None:
         import andrea
 
         andrea.set_num_threads(options["threads"])
-    is_watched = sys.stdout.isatty() and not options["as_json"]
-    display = open_display() if is_watched else _Quiet()
+    display = answer_display(options["as_json"])
     try:
         facts = _judge(run, text, options, display)
     finally:
@@ -150,6 +143,7 @@ def _judge(
                 "is_validation": subject.is_validation,
                 "bytes": subject.num_bytes,
                 "tokens": len(subject.tokens),
+                "leaked": subject.leaked,
             },
             "measured": _measured(judgement),
             "scores": {
@@ -204,7 +198,15 @@ def _subject(
         path = shell_path(folder.path)
         raise Failure(f"{missing}: name a text to judge by, andrea eval {path} TEXT")
     name = TextRequest.from_record(folder.info.record).describe()
-    return Subject(name, True, training.validation, training.validation_bytes, training, missing)
+    repetition = training.repetition
+    return Subject(
+        name,
+        True,
+        training.validation,
+        training.validation_bytes,
+        training,
+        leaked=None if repetition is None else repetition.leaked_share,
+    )
 
 
 def _training(

@@ -73,17 +73,15 @@ def _notes(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "5-gram", f"learned from {counted:,} of the {training:,} training tokens"
     if measured["compressed_bytes"] < facts["text"]["bytes"]:
         yield "xz, gzip", f"of the first {size(measured['compressed_bytes'])}"
-    found = facts["memorised"]
-    if found is None:
-        return
-    if found["unseen_known"]:
-        known, every = found["unseen_known"], len(found["unseen"])
-        yield (
-            "leak",
-            f"{known} of {plural(every, 'stretch', 'stretches')} of this text, looked at all over "
-            "it, stand as a whole in the training text: the numbers are better than on new text",
-        )
-    yield "memorised", _about(found)
+    found, leaked = facts["memorised"], facts["text"]["leaked"]
+    effect = "stand in the training text word for word: the numbers are better than on new text"
+    if leaked is not None and leaked >= 0.01:
+        yield "leak", f"{leaked:.0%} of the validation text's passages {effect}"
+    elif leaked is None and found is not None and found["unseen_known"]:
+        every = plural(len(found["unseen"]), "passage")
+        yield "leak", f"{found['unseen_known']} of {every} from all over this text {effect}"
+    if found is not None:
+        yield "memorised", _about(found)
 
 
 def _about(found: dict[str, Any]) -> str:

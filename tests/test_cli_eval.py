@@ -55,6 +55,7 @@ def test_without_a_text_it_is_the_runs_validation_text(shell: Shell, own: dict[s
         "is_validation": True,
         "bytes": data.validation_bytes,
         "tokens": len(data.validation),
+        "leaked": 1.0,
     }
     assert own["scores"]["model"] == json.loads(json.dumps(expected.model.to_dict()))
     assert list(own["scores"]) == ["model", "5-gram", "unigram", "xz -9", "gzip -9"]
@@ -80,10 +81,12 @@ def test_what_the_model_has_by_heart_is_found(shell: Shell, own: dict[str, Any])
     assert found["longest_unseen"] > 300 and not found["is_suspicious"]
     assert found["unseen_known"] == 3
     told = " ".join("\n".join(eval_lines(own, 80)).split())
-    assert "3 of 3 stretches of this text" in told and "chance" not in told
+    assert "100% of the validation text's passages stand in the training text" in told
+    assert "chance" not in told
 
 
 def test_numbers_of_a_model_that_quotes_are_told_as_such(own: dict[str, Any]) -> None:
+    own = {**own, "text": {**own["text"], "leaked": 0.0}}
     found = {**own["memorised"], "is_suspicious": True, "unseen_known": 0, "longest_unseen": 9}
     told = " ".join("\n".join(eval_lines({**own, "memorised": found}, 80)).split())
     assert "up to 9: the model has some of it by heart" in told and "leak" not in told
@@ -107,6 +110,13 @@ def test_another_text_is_judged_as_a_whole(shell: Shell) -> None:
     assert facts["memorised"] is None
     by_pipe = facts_of(shell, "-", "--samples", "0", "--windows", "7", stdin=text)
     assert by_pipe["scores"] == facts["scores"] and by_pipe["text"]["name"] == "standard input"
+
+
+def test_a_text_that_the_model_learned_from_is_no_news(shell: Shell) -> None:
+    facts = facts_of(shell, "book.txt", "--samples", "4", "--windows", "5")
+    assert facts["text"]["leaked"] is None and facts["memorised"]["unseen_known"] == 4
+    told = " ".join("\n".join(eval_lines(facts, 80)).split())
+    assert "4 of 4 passages from all over this text stand in the training text" in told
 
 
 def test_json_lines_are_read_by_their_key(shell: Shell) -> None:

@@ -81,6 +81,17 @@ def test_beginning_of_document_is_silent(tokenizer: Tokenizer) -> None:
 
 
 @ALL
+@pytest.mark.parametrize("count", [63, 64, 65, 70_000])
+def test_many_tokens_are_decoded_as_each_alone(tokenizer: Tokenizer, count: int) -> None:
+    """In any order, with markers between them, whatever number is gathered at a time."""
+    rng = np.random.default_rng(count)
+    tokens = rng.integers(0, tokenizer.vocab_size, count)
+    alone = [tokenizer.decode_bytes(token) for token in range(tokenizer.vocab_size)]
+    assert tokenizer.decode_bytes(tokens) == b"".join(alone[token] for token in tokens)
+    assert tokenizer.decode_bytes([tokenizer.beginning_of_document] * count) == b""
+
+
+@ALL
 def test_batch_equals_single(tokenizer: Tokenizer) -> None:
     some = [STORY, "", "mat", STORY[:7]]
     for tokens, text in zip(tokenizer.encode_batch(some), some, strict=True):

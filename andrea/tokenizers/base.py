@@ -16,6 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from andrea.errors import TokenizerError
 
+# So few are decoded one by one; of more, so many at a time.
+_FEW_TOKENS = 64
+_GATHERED_TOKENS = 1 << 16
+
 
 def well_formed(text: str) -> str:
     """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
@@ -37,6 +41,8 @@ class Tokenizer(ABC):
         """Take the UTF-8 bytes of each token; the beginning-of-document token is added after."""
         self._token_bytes = [*token_bytes, b""]
         self._token_lengths = np.array([len(data) for data in self._token_bytes], dtype=np.int64)
+        self._all_bytes = np.frombuffer(b"".join(self._token_bytes), dtype=np.uint8)
+        self._token_starts = np.cumsum(self._token_lengths) - self._token_lengths
         self.vocab_size = len(self._token_bytes)
         self.beginning_of_document = self.vocab_size - 1
 
@@ -64,8 +70,19 @@ class Tokenizer(ABC):
 
         Raises TokenizerError if an id is not an integer in [0, vocab_size).
         """
-        table = self._token_bytes
-        return b"".join([table[token] for token in self._checked(tokens).tolist()])
+        ids = self._checked(tokens)
+        if len(ids) <= _FEW_TOKENS:
+            return b"".join([self._token_bytes[token] for token in ids.tolist()])
+        parts = range(0, len(ids), _GATHERED_TOKENS)
+        return b"".join([self._gather(ids[at : at + _GATHERED_TOKENS]) for at in parts])
+
+    def _gather(self, ids: NDArray[np.int64]) -> bytes:
+        """Decode with NumPy: the table's bytes at starts of tokens and what follows them."""
+        lengths = self._token_lengths[ids]
+        ends = np.cumsum(lengths)
+        places = np.arange(ends[-1])
+        places += np.repeat(self._token_starts[ids] - (ends - lengths), lengths)
+        return self._all_bytes[places].tobytes()
 
     def decode(self, tokens: ArrayLike) -> str:
         """Return the text of the tokens; bytes that are not UTF-8 become U+FFFD."""
