@@ -4,6 +4,7 @@ heart."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -98,8 +99,11 @@ def command(run: str, text: tuple[str, ...], **options: Any) -> None:
         return
     from .eval_text import eval_lines
 
+    is_plain = bool(os.environ.get("NO_COLOR"))
     for line in eval_lines(facts, shutil.get_terminal_size().columns):
-        click.echo(line)
+        is_own = line.startswith(("model ", "verdict ")) and not is_plain
+        # click drops styles by itself where standard output is no terminal.
+        click.echo(click.style(line, bold=True) if is_own else line)
 
 
 def _judge(

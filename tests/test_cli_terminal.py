@@ -70,3 +70,16 @@ def test_no_color_gets_plain_lines_that_fit(shell: Shell) -> None:
     assert "\x1b" not in written and not re.search(r"\r(?!\n)", written)
     assert max(map(len, written.splitlines())) <= 60
     assert "andrea sample colourless" in written
+
+
+def test_a_judgement_on_a_terminal_ends_with_its_table(shell: Shell) -> None:
+    shell.succeed("train", "book.txt", *TINY_RUN, "--steps", "3", "--out", "judged")
+    code, coloured = run_in_terminal(shell, ["eval", "judged", "--samples", "2"], 80)
+    assert code == 0
+    assert re.search(r"\x1b\[1mmodel +\d", coloured) and "\x1b[1mverdict" in coloured
+    table = coloured[coloured.rindex("\x1b[?25h") :]  # after what was shown meanwhile
+    assert "bits/byte" in table and "memorised" in table
+    code, plain = run_in_terminal(shell, ["eval", "judged", "--samples", "2"], 80, NO_COLOR="1")
+    assert code == 0 and "\x1b" not in plain
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", table).split()
+    assert plain.split()[-len(shown) :] == shown
