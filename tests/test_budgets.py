@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from andrea.planning.disk import DiskPlan, disk_plan, free_disk
 from andrea.planning.memory import Room, TooLarge, consumers, copy_bytes, copy_fits
 from andrea.planning.plan import TOKENS_PER_PARAMETER, Plan, needs_speed, plan
 from andrea.planning.recipes import RECIPES, recipe
-from andrea.planning.sizes import memory_plan, num_parameters
+from andrea.planning.sizes import num_parameters
 from andrea.training import TrainState
 from small_runs import small_config, small_model, small_run
 
@@ -147,9 +149,61 @@ def test_a_copy_for_checkpoints_is_taken_where_there_is_room() -> None:
 
 def test_room_asks_for_the_device_and_the_precision() -> None:
     config = ModelConfig(66, 64, 2, 2, 64)
-    needed = memory_plan(config, 8, device="cpu", precision="bf16")["total"]
+    needed = Room(None, "cpu", "bf16").needed(config, 8)["total"]
+    assert needed < Room(None, "cpu", "fp32").needed(config, 8)["total"]
     room = Room(needed, "cpu", "bf16")
     assert room.fits(config, 8, 1.0) and not room.fits(config, 9, 1.0)
+
+
+_PEAK = """
+import resource, sys
+import numpy as np
+import andrea
+from andrea.planning.memory import Room
+
+def taken():
+    with open("/proc/self/status") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+def train(config):
+    model = andrea.GPT(config, device="cpu", precision=sys.argv[1])
+    tokens = np.zeros((8, config.block_size), np.int32)
+    for _ in range(2):
+        model.train_step(tokens, tokens, learning_rate=1e-3)
+    model.decoder().feed([tokens[0]])
+
+train(andrea.ModelConfig(64, 8, 1, 1, 8))
+before = taken()
+config = andrea.ModelConfig(512, 128, 4, 4, 256)
+train(config)
+print(taken() - before, Room(None, "cpu", sys.argv[1]).needed(config, 8)["total"])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="nothing tells the peak")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_takes_what_is_planned(precision: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, precision], capture_output=True, text=True, check=True
+    )
+    taken, planned = map(int, done.stdout.split())
+    assert 0.8 * planned < taken < 1.02 * planned + (4 << 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is not kept everywhere")
+def test_the_limit_of_a_process_counts() -> None:
+    program = """
+import resource
+from andrea.planning.machine import available_memory
+resource.setrlimit(resource.RLIMIT_AS, (1 << 40, resource.RLIM_INFINITY))
+assert available_memory("cpu") < 1 << 40
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (1 << 26)
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+print(available_memory("cpu"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert 0 < int(done.stdout) <= 1 << 26, done.stderr
 
 
 # ---- disk

@@ -12,7 +12,8 @@ from typing import Any
 import click
 import pytest
 
-from andrea.cli import main
+from andrea.cli import changes, main, new_run
+from andrea.cli.errors import Failure
 from andrea.cli.formats import next_moment, parse_count
 from andrea.cli.settings import command_with, key_of, settle
 from andrea.errors import ConfigError
@@ -259,24 +260,31 @@ def test_a_time_of_day_may_stand_in_the_file(tmp_path: Path) -> None:
     assert options["seconds"] is None
 
 
+def test_seconds_until_a_moment() -> None:
+    moment = time.time() + 1000
+    assert 900 < changes.seconds_until(moment) <= 1000
+    with pytest.raises(Failure, match="it is past "):
+        changes.seconds_until(time.time() - 1)
+
+
 def test_a_run_until_a_time_of_day_has_what_is_left(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from andrea.cli import option_kinds
-
-    monkeypatch.setattr(option_kinds, "next_moment", lambda _text, _now: time.time() + 3)
+    """When it begins: however long the text took."""
+    left = iter([9.0, 2.5, 9.0, 1.5])
+    for module in (changes, new_run):
+        monkeypatch.setattr(module, "seconds_until", lambda _moment: next(left))
     monkeypatch.chdir(shell.folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(shell.folder / ".cache"))
     typed = ["train", "book.txt", *TINY_RUN, "--out", "until", "--until", "07:30"]
     assert main.main(typed, standalone_mode=False) == 0
-    first = read_config(shell.folder / "until" / "config.toml")["for"]
-    assert 0 < first < 3
+    assert read_config(shell.folder / "until" / "config.toml")["for"] == 2.5
     resumed = ["train", "--resume", "until", "--until", "07:30"]
     assert main.main(resumed, standalone_mode=False) == 0
     with RunFolder.open(shell.folder / "until") as run:
-        assert first < (run.config.seconds or 0) < first + 3
-    monkeypatch.setattr(option_kinds, "next_moment", lambda _text, _now: time.time() - 1)
-    assert "it is past " in shell.refuse(*resumed)
+        # The first session used up its time.
+        assert 4.0 <= (run.config.seconds or 0) < 5.0
+    assert next(left, None) is None
 
 
 def test_tokens_and_epochs_at_the_shell(shell: Shell) -> None:
@@ -321,9 +329,9 @@ def test_what_does_not_fit_is_refused_with_what_does(
 
     typed = ("train", "book.txt", "--n-layer", "2", "--n-embd", "64", "--block-size", "64")
     typed += ("--batch-size", "64", "--steps", "2", "--out", "fitting")
-    monkeypatch.setattr(machine, "available_memory", lambda device="cpu": 12_000_000)
+    monkeypatch.setattr(machine, "available_memory", lambda device="cpu": 13_000_000)
     line = shell.refuse(*typed)
-    assert re.search(r"training takes [\d.]+ MB \(activations .*\), 12\.0 MB are free; ", line)
+    assert re.search(r"training takes [\d.]+ MB \(activations .*\), 13\.0 MB are free; ", line)
     command = line.partition("this fits: andrea ")[2].split()
     assert command[-4:] == ["--batch-size", "16", "--accumulate", "4"]
     shell.succeed(*command)

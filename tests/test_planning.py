@@ -260,8 +260,8 @@ def test_little_memory_means_smaller_parts_of_the_same_step() -> None:
     text = {"vocab_size": 66, "train_tokens": 10**7}
     roomy = plan(fixed, **text, memory=10**11)
     needed = roomy.memory["total"]
-    tight = plan(fixed, **text, memory=int(needed * 1.2))
-    assert tight.memory["total"] < 0.7 * 1.2 * needed
+    tight = plan(fixed, **text, memory=int(needed * 1.3))
+    assert tight.memory["total"] < 0.7 * 1.3 * needed
     assert tight.train.accumulate > 1
     assert tight.train.tokens_per_step(256) == roomy.train.tokens_per_step(256)
     assert any("to fit in memory" in note for note in tight.notes)
@@ -270,7 +270,7 @@ def test_little_memory_means_smaller_parts_of_the_same_step() -> None:
 
 
 def test_a_model_that_cannot_fit_is_refused_with_both_figures() -> None:
-    figures = r"takes 1\.9 GB \(moments 739 MB, .*\), 1\.0 GB are free"
+    figures = r"takes 2\.0 GB \(moments 739 MB, .*\), 1\.0 GB are free"
     with pytest.raises(TooLarge, match=figures) as caught:
         plan(
             Choices(preset="andrea-120m", batch_size=1),
@@ -338,6 +338,8 @@ def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available_memory() == 10**9
     monkeypatch.setattr(machine, "_cgroup_memory", lambda: None)
     assert available_memory() == 8 * 10**9
+    monkeypatch.setattr(machine, "_process_limit", lambda: 7)
+    assert available_memory() == 7
 
 
 def test_a_gpus_free_memory_counts_for_runs_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,5 +371,6 @@ def test_memory_is_planned_for_the_device_and_precision_of_the_run() -> None:
         )
         totals[precision] = made.memory["activations"]
         expected = memory_plan(made.model, 16, device="cpu", precision=precision)
-        assert made.memory == expected
+        taken = {kind: size for kind, size in made.memory.items() if kind != "samples"}
+        assert taken == {**expected, "total": expected["total"] + made.memory["samples"]}
     assert totals["bf16"] < 0.8 * totals["fp32"]

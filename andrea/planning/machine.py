@@ -64,13 +64,13 @@ def is_gpu(device: str) -> bool:
 def available_memory(device: str = "cpu") -> int | None:
     """Bytes that this process may still take on a device; None where nothing tells.
 
-    On the CPU: without swapping, and within a container's limit.
+    On the CPU: without swapping, and within the limits of a container and of the process.
     """
     if is_gpu(device):
         cuda = _cuda()
         return (cuda.memory_free or cuda.memory_total) or None
-    found = [amount for amount in (_system_memory(), _cgroup_memory()) if amount is not None]
-    return min(found, default=None)
+    sources = (_system_memory(), _cgroup_memory(), _process_limit())
+    return min((amount for amount in sources if amount is not None), default=None)
 
 
 def _cuda() -> CudaInfo:
@@ -126,4 +126,18 @@ def _cgroup_memory() -> int | None:
         )
         return max(limit - int(statistics["anon"]) - int(statistics.get("kernel", 0)), 0)
     except (OSError, ValueError, KeyError):  # no limit reads "max"
+        return None
+
+
+def _process_limit() -> int | None:
+    """What `ulimit -v` leaves to this process."""
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY:
+            return None
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        return max(limit - pages * os.sysconf("SC_PAGE_SIZE"), 0)
+    except (ImportError, OSError, ValueError):
         return None

@@ -42,8 +42,15 @@ class Room:
     precision: str = "auto"
 
     def needed(self, model: ModelConfig, batch_size: int) -> dict[str, int]:
-        """Bytes that the engine takes, by kind."""
-        return memory_plan(model, batch_size, device=self.device, precision=self.precision)
+        """Bytes that a run takes, by kind: what the engine trains with, and samples beside it."""
+        device, precision = self.device, self.precision
+        needed = memory_plan(model, batch_size, device=device, precision=precision)
+        # Writing takes keys and values of a context, buffers as for a pass of one sequence, and in
+        # some precisions a copy of the weights that training has no use for.
+        cache = 2 * model.n_layer * model.block_size * model.n_embd * 4
+        writing = memory_plan(model, 1, training=False, device=device, precision=precision)
+        samples = max(writing["total"] - needed["parameters"], 0) + cache
+        return {**needed, "samples": samples, "total": needed["total"] + samples}
 
     def fits(self, model: ModelConfig, batch_size: int, share: float = SHARE_OF_MEMORY) -> bool:
         """Whether training takes no more than this share of the memory."""
