@@ -15,7 +15,17 @@ from .errors import one_line_errors
 __all__ = ["main"]
 
 # Name of the command -> the module beside this file that defines it as `command`.
-_COMMANDS = ("train", "sample", "eval", "report", "metrics", "info", "doctor", "completion")
+_COMMANDS = (
+    "train",
+    "sample",
+    "eval",
+    "replay",
+    "report",
+    "metrics",
+    "info",
+    "doctor",
+    "completion",
+)
 
 
 class Program(click.Group):

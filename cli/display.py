@@ -185,6 +185,18 @@ class PlainDisplay(Display):
         self.line("  ".join([*fields, remark] if remark else fields))
 
 
+class QuietDisplay(PlainDisplay):
+    """Tells nothing of what goes on: standard output is for a command's answer."""
+
+    def activity(self, text: str, fraction: float | None = None) -> None:
+        """Nothing."""
+
+
+def answer_display(is_json: bool) -> Display:
+    """Where a command that ends with an answer tells what goes on before: to who watches it."""
+    return open_display() if sys.stdout.isatty() and not is_json else QuietDisplay()
+
+
 def open_display() -> Display:
     """A live display on a terminal that may show colours, a plain one otherwise."""
     colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")

@@ -128,6 +128,7 @@ def record(folder: Path, model: andrea.GPT, **changes: Any) -> Path:
         "model": model,
         "config": CONFIG,
         "state": TrainState(step=4, recent_losses=[2.5, 2.25], elapsed=1.5),
+        "record": {"sources": ["book.txt"], "documents": 3},
         "batches": batches(model),
         "learning_rate": 0.01,
         "loss": 2.0,
@@ -151,6 +152,7 @@ def test_what_is_recorded_is_read(tmp_path: Path) -> None:
     assert found.model == model.config and found.config == CONFIG
     assert found.state == TrainState(step=4, recent_losses=[2.5, 2.25], elapsed=1.5)
     assert (found.device, found.precision, found.isa) == ("cpu", "fp32", andrea.instruction_set())
+    assert found.record == {"sources": ["book.txt"], "documents": 3}
     assert found.measured == measure(model, batches(model))
     assert list(found.measured.activations) == list(measure(model, batches(model)).activations)
     for array, index in ((found.inputs, 0), (found.targets, 1)):

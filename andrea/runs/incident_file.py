@@ -32,9 +32,9 @@ class Incident:
     """A bad step. Numbers that are not finite are as they were.
 
     step: counted from 1. reason: "not finite" or "outlier". z: of an outlier. loss, norm: as the
-    engine told them. state: after the step, as the guards left it. device, precision, isa: where it
-    ran. measured: after the step's update, if there was one (`updated`). inputs, targets: int32,
-    (micro-batches, B, T).
+    engine told them. state: after the step, as the guards left it. device, precision, isa: where
+    it ran. record: the run's, which says where its text is. measured: after the step's update, if
+    there was one (`updated`). inputs, targets: int32, (micro-batches, B, T).
     """
 
     step: int
@@ -50,6 +50,7 @@ class Incident:
     device: str
     precision: str
     isa: str
+    record: Mapping[str, Any]
     measured: Measurement
     inputs: NDArray[np.int32]
     targets: NDArray[np.int32]
@@ -74,6 +75,7 @@ def encode(incident: Incident) -> bytes:
         "device": incident.device,
         "precision": incident.precision,
         "isa": incident.isa,
+        "record": dict(incident.record),
         "losses": [_number(loss) for loss in measured.losses],
         "first_not_finite": measured.first_not_finite,
         # Lists, for the order of names is that of computation.
@@ -157,6 +159,7 @@ def _decode(data: bytes) -> Incident:
         device=str(facts["device"]),
         precision=str(facts["precision"]),
         isa=str(facts["isa"]),
+        record=dict(facts["record"]),
         measured=Measurement(
             **kinds,
             losses=tuple(float(loss) for loss in facts["losses"]),

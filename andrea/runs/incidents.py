@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ def record_incident(
     model: GPT,
     config: TrainConfig,
     state: TrainState,
+    record: Mapping[str, Any],
     batches: Sequence[Batch],
     learning_rate: float,
     loss: float,
@@ -48,7 +49,7 @@ def record_incident(
     """Write the file of the step that state.step counts already, and return its path.
 
     The batches are run once more, to measure; parameters, moments and step_count stay as they are,
-    and gradients end as 0.
+    and gradients end as 0. `record` is the run's.
 
     Raises:
         RunError: the disk is full or refuses.
@@ -69,6 +70,7 @@ def record_incident(
         device=model.device,
         precision=model.precision,
         isa=instruction_set() if model.device == "cpu" else "",
+        record=record,
         measured=measure(model, batches),
         inputs=np.stack([inputs for inputs, _ in batches]),
         targets=np.stack([targets for _, targets in batches]),

@@ -293,6 +293,7 @@ class _Loop:
                 model=self.model,
                 config=self.config,
                 state=self.state,
+                record=self.run.info.record,
                 batches=self.work.batches(self.state.step - 1),
                 learning_rate=learning_rate,
                 loss=loss,
