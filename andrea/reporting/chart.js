@@ -184,10 +184,11 @@ class Chart {
     }
   }
 
+  // Points at the step of the sample that is shown.
   choose(step) {
     if (!this.chosen) return;
     const at = step === null ? null : this.x(this.view.at(step)).toFixed(1);
-    this.chosen.setAttribute("d", at === null ? "" : `M${at},${this.box.top}V${this.box.bottom}`);
+    this.chosen.setAttribute("d", at === null ? "" : `M${at},${this.box.bottom}l-5,8h10Z`);
   }
 
   // Shows the values at a step, or the newest where there is no cursor.

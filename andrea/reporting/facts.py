@@ -34,7 +34,7 @@ _LABELS = {
     "max_norm": "clips gradient at",
     "seconds": "time",
 }
-_BYTES = ("bytes", "memory", "disk", "size_bytes", "num_bytes", "train_bytes", "validation_bytes")
+_BYTES = ("bytes", "memory", "disk", "checkpoint_copy")
 _STEPS = ("eval_every", "save_every", "warmup")
 _LONGEST = 400
 
@@ -63,7 +63,8 @@ def text(name: str, value: Any) -> str:
         parts = [f"{label(str(key))} {text(f'{name}_{key}', one)}" for key, one in value.items()]
         return _short(", ".join(parts))
     if isinstance(value, (list, tuple)):
-        return _short(", ".join(text(name, one) for one in value))
+        between = "; " if name == "notes" else ", "
+        return _short(between.join(text(name, one) for one in value))
     number = finite(value)
     if number is None:
         return _short(str(value))

@@ -113,7 +113,7 @@ if (run.curves.loss.step.length || run.curves.validation.step.length) {
 }
 single("bits_per_byte", "Bits per byte", "of validation text", { kind: "validation", dots: true });
 single("gradient_norm", "Gradient norm", "before clipping", { smoothed: true }, { canBeLog: true });
-single("learning_rate", "Learning rate", "of the optimizer", {}, { fromZero: true });
+single("learning_rate", "Learning rate", "of the optimizer", {}, { fromZero: true, format: (number) => String(Number(number.toPrecision(3))) });
 single("tokens_per_second", "Speed", "tokens per second", { smoothed: true }, { fromZero: true, format: count });
 single("coherence", "Coherence of samples", "0 to 100", { kind: "validation", dots: true }, { domain: [0, 100], format: (number) => String(Math.round(number)) });
 

@@ -179,17 +179,20 @@ def _plan(metrics: Metrics) -> str:
     if not rows:
         return ""
     so_far = "Outcome" if metrics.is_ended else "So far"
-    body = "".join(
-        f'<tr><th scope="row">{escape(what)}</th><td>{escape(planned)}</td>'
-        f"<td>{escape(done)}</td></tr>"
-        for what, planned, done in rows
-    )
+    body = "".join(_plan_row(*row) for row in rows)
     return _card(
         "Plan and outcome",
         f'<table class="plan"><thead><tr><th scope="col"><span class="hidden">What</span></th>'
         f'<th scope="col">Planned</th><th scope="col">{so_far}</th></tr></thead>'
         f"<tbody>{body}</tbody></table>",
     )
+
+
+def _plan_row(what: str, planned: str, done: str) -> str:
+    head = f'<tr><th scope="row">{escape(what)}</th>'
+    if not done:
+        return f'{head}<td colspan="2">{escape(planned)}</td></tr>'
+    return f"{head}<td>{escape(planned)}</td><td>{escape(done)}</td></tr>"
 
 
 def _cards(metrics: Metrics) -> str:
@@ -218,7 +221,7 @@ def _notices(metrics: Metrics) -> str:
     shown = metrics.notices
     told = f"the newest {len(shown)} of {total:,}" if total > len(shown) else f"{total:,}"
     body = "".join(
-        f'<tr><td class="number">{one.step:,}</td><td>{escape(one.kind)}</td>'
+        f'<tr><td class="number">{one.step:,}</td><td class="kind">{escape(one.kind)}</td>'
         f"<td>{escape(one.text)}</td></tr>"
         for one in reversed(shown)
     )
