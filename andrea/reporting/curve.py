@@ -38,13 +38,14 @@ class Curve:
         self.buckets: list[Bucket] = []
         self.width = 1
         self._capacity = capacity
+        self._end = 0  # the first step that belongs to a new bucket
 
     def add(self, step: int, value: float) -> None:
         """Take in the value of a step; steps come in rising order."""
-        buckets = self.buckets
-        if buckets and buckets[-1].first // self.width == step // self.width:
-            bucket = buckets[-1]
-            bucket.last = step
+        if step < self._end:
+            bucket = self.buckets[-1]
+            if step > bucket.last:
+                bucket.last = step
             bucket.count += 1
             bucket.total += value
             if value < bucket.low:
@@ -52,9 +53,10 @@ class Curve:
             elif value > bucket.high:
                 bucket.high = value
             return
-        buckets.append(Bucket(step, step, 1, value, value, value))
+        self.buckets.append(Bucket(step, step, 1, value, value, value))
         while len(self.buckets) > self._capacity:
             self._widen()
+        self._end = (step // self.width + 1) * self.width
 
     def cut(self, step: int) -> None:
         """Forget the steps after `step`; a bucket on both sides of it keeps its values."""
@@ -62,6 +64,9 @@ class Curve:
             self.buckets.pop()
         if self.buckets:
             self.buckets[-1].last = min(self.buckets[-1].last, step)
+            self._end = (self.buckets[-1].first // self.width + 1) * self.width
+        else:
+            self._end = 0
 
     @property
     def last(self) -> float | None:
