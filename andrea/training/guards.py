@@ -7,7 +7,7 @@ uninterrupted one would.
 from __future__ import annotations
 
 import math
-from ctypes import c_float
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +39,8 @@ _NORMAL = 1.4826
 # Every outlier is in the log; the user hears of the first ones, then of one in so many.
 _FIRST_TOLD = 10
 _TOLD_EVERY = 100
+
+_FLOAT32 = struct.Struct("f")
 
 
 class Limits(NamedTuple):
@@ -81,10 +83,18 @@ class _Usual(NamedTuple):
         return cls(median, _NORMAL * max(spread, flattest * abs(median), least))
 
     def limit(self, z: float) -> float:
-        return c_float(self.median + z * self.deviation).value
+        return _as_float32(self.median + z * self.deviation)
 
     def z(self, value: float) -> float:
         return (value - self.median) / self.deviation
+
+
+def _as_float32(value: float) -> float:
+    try:
+        rounded: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    except OverflowError:
+        return math.inf
+    return rounded
 
 
 def _usual_loss(state: TrainState) -> _Usual:
