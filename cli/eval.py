@@ -25,6 +25,7 @@ from .options import (
     run_argument,
     text_argument,
 )
+from .recorded import check_record
 from .texts import STANDARD_INPUT, TextRequest, absolute_sources, prepare_text
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def _judge(
     from andrea.runs.folder import RunFolder
 
     with RunFolder.open(Path(run), best=options["best"]) as folder:
+        check_record(folder)
         subject = _subject(folder, text, options, display)
         tokenizer = folder.tokenizer()
         display.activity("loading the model")

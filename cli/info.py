@@ -14,6 +14,7 @@ import click
 from .errors import Failure
 from .option_kinds import SectionCommand, option
 from .options import run_or_preset_argument
+from .recorded import check_record
 
 if TYPE_CHECKING:
     from andrea.config import ModelConfig
@@ -124,6 +125,7 @@ def _run_facts(what: str) -> dict[str, Any]:
             f"{what} is neither a run's folder nor a preset; the presets are {', '.join(PRESETS)}"
         )
     with RunFolder.open(Path(what)) as run:
+        check_record(run)
         batch_size = run.config.batch_size if run.info.train else 1
         return {"run": _progress_facts(run), **_model_facts(run.info.model, batch_size)}
 
@@ -136,11 +138,15 @@ def _progress_facts(run: RunFolder) -> dict[str, Any]:
         "checkpoint_bytes": run.checkpoint_path.stat().st_size,
         "tokenizer": run.tokenizer().describe(),
         "record": record,
-        "training": run.info.train,
-        "state": run.info.state,
+        "training": None if run.info.train is None else run.config.to_dict(),
+        "state": None if run.info.state is None else run.state().to_dict(timed=_is_timed(run)),
         "losses": _last_losses(run.log_path),
     }
     return facts
+
+
+def _is_timed(run: RunFolder) -> bool:
+    return run.info.train is not None and run.config.seconds is not None
 
 
 def _last_losses(log: Path) -> dict[str, Any]:

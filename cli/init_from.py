@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .changes import refuse_new_shape
 from .display import Display
 from .follow import shell_path
+from .recorded import check_record
 
 if TYPE_CHECKING:
     from andrea.runs.folder import RunFolder
@@ -53,6 +54,7 @@ def open_weights(options: Mapping[str, Any], display: Display) -> Iterator[Weigh
     from andrea.runs.folder import RunFolder
 
     with RunFolder.open(Path(options["init_from"])) as run:
+        check_record(run)
         for line in run.damaged:
             display.line(line, style="yellow")
         refuse_new_shape(options, run.info, "these weights", "leave out --init-from")

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import about_run, config_file
-from .changes import Changes, refuse_new_shape
+from .changes import Changes, rate_change, refuse_new_shape
 from .display import Display
 from .errors import Failure
 from .follow import Session, go_on, shell_path
 from .formats import duration
 from .plan_rows import machine_row, resource_rows, shape
+from .recorded import check_record
 from .resources import Resources
 from .settings import refusal
 from .signals import StopSignals
@@ -36,6 +37,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
     if options["out"] is not None:
         raise Failure("--out names the folder of a new run; a resumed one stays where it is")
     with RunFolder.open(Path(options["resume"])) as run:
+        check_record(run)
         for line in run.damaged:
             display.line(line, style="yellow")
         refuse_new_shape(options, run.info)
@@ -51,6 +53,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
             options, run.config, config, run.state(), run.info.model, len(data.train)
         )
         _refuse_nothing_to_do(config, run)
+        rate = rate_change(run.config, config, run.state())
         data.tokenizer.encode(record["sample_prompt"] or "")
         resources = _resources(options, run, config, record, data)
         resources.refuse_full_disk()
@@ -72,6 +75,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
                     *resource_rows(resources),
                     ("training", _remaining(config, state)),
                     *(("changed", text) for text in changes.told),
+                    *([] if rate is None else [("rate", rate)]),
                     *(("set aside", shell_path(path)) for path in run.set_aside),
                     ("run", shell_path(run.path)),
                 ]

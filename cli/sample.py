@@ -14,6 +14,7 @@ import click
 from .formats import printable
 from .option_kinds import SectionCommand
 from .options import best_option, machine_options, run_argument, sampling_options
+from .recorded import check_record
 
 if TYPE_CHECKING:
     from andrea.model import GPT
@@ -111,6 +112,7 @@ def _load(run: str, options: dict[str, Any]) -> Writer:
         repetition_penalty=options["repetition_penalty"],
     )
     with RunFolder.open(Path(run), best=options["best"]) as folder:
+        check_record(folder)
         for line in folder.damaged:
             click.echo(f"andrea: {line}; using {folder.checkpoint_path}", err=True)
         tokenizer = folder.tokenizer()

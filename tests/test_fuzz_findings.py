@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from andrea.errors import AndreaError, CheckpointError, ConfigError
 from andrea.runs import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.runs.log import newest_run_id, rewind
 from andrea.training import TrainConfig, TrainState
+from cli_process import TINY_RUN, Shell
 from fuzz.checkpoints import seal, split
 from small_runs import small_config, small_model, small_tokenizer
 
@@ -156,3 +158,67 @@ def test_messages_with_line_ends_of_the_file_are_one_line(saved: Path) -> None:
     with pytest.raises(CheckpointError, match="truncated, altered or no checkpoint") as caught:
         Checkpoint(saved)
     complaint(caught)
+
+
+@pytest.mark.parametrize("name", ["best_loss", "best_step"])
+def test_a_best_loss_and_its_step_come_together(name: str) -> None:
+    with pytest.raises(CheckpointError, match="has a best loss without its step, or a step"):
+        TrainState.from_dict({"step": 3, name: 2})
+
+
+# ---- what the commands read of a run
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    made = Shell(tmp_path_factory.mktemp("findings"))
+    made.succeed("train", "book.txt", *TINY_RUN, "--steps", "1", "--out", "run")
+    return made
+
+
+def with_entry(shell: Shell, out: str, entry: str, **values: Any) -> str:
+    """A copy of the run whose newest checkpoint says something else, with a fitting checksum."""
+    folder = shell.folder / out
+    shutil.copytree(shell.folder / "run", folder)
+    for path in folder.glob("checkpoints/*"):
+        header, _ = split(path.read_bytes())
+        metadata = json.loads(header["__metadata__"][entry])
+        metadata.update(values)
+        kept = {name: value for name, value in metadata.items() if value != "absent"}
+        with_metadata(path, **{entry: json.dumps(kept)})
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sample_prompt", {"text": "The"}),
+        ("sources", "book.txt"),
+        ("sources", [1]),
+        ("device", None),
+        ("precision", 32),
+        ("documents", "1"),
+        ("num_bytes", -1),
+        ("sample_tokens", 2.5),
+        ("encoding", ["utf-8"]),
+        ("skip_bad", "no"),
+        ("tensorboard", 1),
+    ],
+)
+def test_a_record_of_other_kinds(shell: Shell, name: str, value: Any) -> None:
+    out = with_entry(shell, f"odd-{name}-{type(value).__name__}", "record", **{name: value})
+    for command in (("info", out), ("sample", out), ("train", "--resume", out, "--steps", "2")):
+        assert f"its record has {name}" in shell.refuse(*command)
+
+
+def test_a_record_with_half_of_the_text_s_facts(shell: Shell) -> None:
+    out = with_entry(shell, "half", "record", documents="absent")
+    assert "its record has no documents" in shell.refuse("info", out)
+
+
+def test_settings_without_a_length(shell: Shell) -> None:
+    out = with_entry(shell, "endless", "train", steps="absent")
+    assert "either steps or seconds" in shell.refuse("info", out)
+    assert "either steps or seconds" in shell.refuse("train", "--resume", out)
+    # Sampling needs none of them.
+    assert len(shell.succeed("sample", out, "--tokens", "5")) > 1

@@ -62,6 +62,8 @@ class TrainState:
         for name, value in asdict(state).items():
             if not _FITS[cls.__annotations__[name]](value):
                 raise CheckpointError(f"the training state's {name} can't be {value!r:.60}")
+        if (state.best_loss is None) != (state.best_step is None):
+            raise CheckpointError("the training state has a best loss without its step, or a step")
         return state
 
 

@@ -23,7 +23,7 @@ from andrea.training import TrainConfig, TrainState
 from .damage import ODD_TEXTS, damage_bytes, damage_json
 
 _CHECKSUM = "checksum"
-_JSON_ENTRIES = ("model", "tokenizer", "train", "state", "record")
+ENTRIES = ("model", "tokenizer", "train", "state", "record", "andrea_checkpoint", "optimizer_steps")
 
 
 def seal(header: Any, data: bytes) -> bytes:
@@ -42,6 +42,25 @@ def split(content: bytes) -> tuple[Any, bytes]:
     """Header and tensors of a file."""
     length = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def damage_sealed(random: Random, content: bytes, entries: tuple[str, ...] = ENTRIES) -> bytes:
+    """Damage a checkpoint so that its checksum fits; of its metadata, these entries."""
+    header, data = split(content)
+    metadata = header["__metadata__"]
+    choice = random.randrange(6)
+    if choice == 0 and entries == ENTRIES:
+        return seal(damage_json(random, header), data)
+    if choice == 1:
+        return seal(header, damage_bytes(random, data))
+    name = random.choice(entries)
+    if choice == 2:
+        metadata[name] = random.choice((*ODD_TEXTS, "[" * 100_000, "9" * 5000, "\u0663"))
+    elif choice == 3:
+        metadata[name] = damage_bytes(random, metadata[name].encode()).decode("latin-1")
+    else:
+        metadata[name] = json.dumps(damage_json(random, json.loads(metadata[name])))
+    return seal(header, data)
 
 
 class _Checkpoints:
@@ -79,7 +98,7 @@ class SealedCheckpoint(_Checkpoints):
 
     def case(self, random: Random, folder: Path) -> str:
         path = folder / "sealed.safetensors"
-        path.write_bytes(self._damaged(random))
+        path.write_bytes(damage_sealed(random, self.good))
         with RunFolder.open(path) as run:
             run.tokenizer()
             run.config  # noqa: B018 - reading it is what may fail
@@ -99,26 +118,6 @@ class SealedCheckpoint(_Checkpoints):
         there = safetensors.numpy.load_file(path)
         for name, values in getattr(self.other, kind)().items():
             np.testing.assert_array_equal(values, there[prefix + name], err_msg=name)
-
-    def _damaged(self, random: Random) -> bytes:
-        header, data = split(self.good)
-        metadata = header["__metadata__"]
-        choice = random.randrange(6)
-        if choice == 0:
-            return seal(damage_json(random, header), data)
-        if choice == 1:
-            return seal(header, damage_bytes(random, data))
-        if choice == 2:
-            name = random.choice(sorted(metadata))
-            metadata[name] = random.choice((*ODD_TEXTS, "[" * 100_000, "9" * 5000, "\u0663"))
-            return seal(header, data)
-        name = random.choice(_JSON_ENTRIES)
-        if choice < 5:
-            metadata[name] = json.dumps(damage_json(random, json.loads(metadata[name])))
-        else:
-            text = damage_bytes(random, metadata[name].encode())
-            metadata[name] = text.decode("latin-1")
-        return seal(header, data)
 
 
 class DamagedRun:
