@@ -191,6 +191,24 @@ def _has(what: str) -> str:
     return "has" if what.startswith("this") else "have"
 
 
+def rate_change(old: TrainConfig, new: TrainConfig, state: TrainState) -> str | None:
+    """What the learning rate does at the next step that it would not have done; None: nothing.
+
+    Another length moves the run to another place of its schedule.
+    """
+    before, after = _next_rate(old, state), _next_rate(new, state)
+    if abs(after - before) <= 0.01 * max(after, before):
+        return None
+    return f"the next step has learning rate {after:.3g}, it would have been {before:.3g}"
+
+
+def _next_rate(config: TrainConfig, state: TrainState) -> float:
+    from andrea.training.schedule import schedule_of
+
+    progress = config.budget.progress(state.step, state.elapsed, closing=0.0)
+    return config.learning_rate * schedule_of(config).factor(state.step, progress)
+
+
 def seconds_until(moment: float) -> float:
     """Seconds from now until a moment in seconds since 1970.
 
@@ -211,4 +229,6 @@ def _length(config: TrainConfig) -> str:
 def _shown(value: Any) -> str:
     if value is None:
         return "default"
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)

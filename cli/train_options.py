@@ -6,11 +6,21 @@ Each is a key of a run's config.toml, too (andrea/runconfig.py), but those that 
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 from .option_kinds import Amount, ClockTime, Duration, Number, WholeNumber, option, stack
 from .options import at_least_0, at_least_1, complete_presets, complete_runs
 
 _share = Number(most=1)
+
+
+def _complete_recipes(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from andrea.planning.recipes import RECIPES
+
+    return [CompletionItem(name) for name in RECIPES if name.startswith(incomplete)]
+
 
 run_options = stack(
     option(
@@ -47,6 +57,7 @@ run_options = stack(
         "--recipe",
         section="Run",
         metavar="NAME",
+        shell_complete=_complete_recipes,
         help="Settings that belong together: andrea, as the family's models were trained.",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import re
@@ -19,8 +20,10 @@ from andrea.cli.settings import command_with, key_of, settle
 from andrea.errors import ConfigError
 from andrea.runconfig import SECTIONS, read_config
 from andrea.runs.folder import RunFolder
+from andrea.training import TrainState
 from andrea.training.schedule import SCHEDULES
 from cli_process import TINY_RUN, Shell
+from small_runs import small_config
 
 
 @pytest.fixture(scope="module")
@@ -295,10 +298,25 @@ def test_tokens_and_epochs_at_the_shell(shell: Shell) -> None:
         "steps: 8 -> 10",
         "max norm: 1 -> 0",
     ]
+    assert re.search(
+        r"^rate +the next step has learning rate 0\.\d+, it would", output, re.MULTILINE
+    )
     with RunFolder.open(shell.folder / "counted") as run:
         assert run.state().step == 10
     line = shell.refuse("train", "--resume", "counted", "--epochs", "0.01")
     assert "has done its 1 steps; to go on" in line
+
+
+def test_a_jump_of_the_learning_rate_is_told() -> None:
+    old = small_config(steps=100, warmup=0, schedule="linear", min_ratio=0.0, learning_rate=0.5)
+    state = TrainState(step=50)
+    longer = dataclasses.replace(old, steps=200)
+    told = changes.rate_change(old, longer, state)
+    assert told == "the next step has learning rate 0.375, it would have been 0.25"
+    assert changes.rate_change(old, dataclasses.replace(old, seed=4), state) is None
+    assert changes.rate_change(longer, dataclasses.replace(longer, steps=201), state) is None
+    other = dataclasses.replace(old, schedule="constant")
+    assert "0.5, it would have been 0.25" in (changes.rate_change(old, other, state) or "")
 
 
 # ---- commands that are proposed

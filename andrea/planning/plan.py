@@ -255,8 +255,9 @@ def _with_intervals(config: TrainConfig, choices: Choices, steps: int, most: int
 def _notes(choices: Choices, config: TrainConfig, steps: int) -> tuple[str, ...]:
     notes = []
     if not choices.fixes_shape:
+        within = "in this time" if choices.seconds is not None else "for a run of this length"
         notes.append(
-            f"size: nearest to {TOKENS_PER_PARAMETER} tokens per parameter in this time, "
+            f"size: nearest to {TOKENS_PER_PARAMETER} tokens per parameter {within}, "
             f"with at most {_PARAMETERS_PER_TEXT_TOKEN} parameters per token of the text"
         )
     if choices.accumulate is None and config.accumulate > 1:
