@@ -18,6 +18,7 @@ from andrea.runs.store import step_of_name
 from andrea.training import TrainState, guards, train
 from andrea.training.measure import Measurement, Size, measure, size_of
 from andrea.training.step import StepWork
+from gpu import require_gpu
 from small_runs import small_config, small_data, small_model, small_run, state_bytes
 
 CONFIG = small_config(accumulate=2)
@@ -93,6 +94,30 @@ def test_bfloat16_activations_are_measured() -> None:
     found, wanted = measure(model, batches(model)), measure(exact, batches(exact))
     for name, size in wanted.activations.items():
         assert found.activations[name] == Size(pytest.approx(size.norm, rel=0.01), 0), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_gpu_is_measured_as_the_cpu_is(tmp_path: Path, precision: str) -> None:
+    require_gpu()
+    config = small_model().config
+    there, here = (
+        andrea.GPT(config, device=device, precision=precision) for device in ("cuda", "cpu")
+    )
+    found, wanted = measure(there, batches(there)), measure(here, batches(here))
+    assert found.parameters == wanted.parameters
+    tolerance = 1e-5 if precision == "fp32" else 0.02
+    # Without CuPy there is no way to a GPU's activations; all else can be read.
+    assert list(found.activations) in ([], list(wanted.activations))
+    for kind in ("gradients", "activations"):
+        sizes = getattr(wanted, kind)
+        for name, size in getattr(found, kind).items():
+            expected = Size(pytest.approx(sizes[name].norm, rel=tolerance, abs=1e-4), 0)
+            assert size == expected, f"{kind} {name}"
+    assert measure(there, batches(there)) == found
+    recorded = read_incident(record(tmp_path, there))
+    assert (recorded.device, recorded.isa) == ("cuda", "")
+    assert recorded.measured == found
 
 
 @pytest.mark.parametrize(
