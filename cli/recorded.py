@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,15 +53,19 @@ def check_record(run: RunFolder) -> None:
     Raises:
         CheckpointError: a value is of another kind.
     """
+    check_values(run.info.record, run.checkpoint_path)
+
+
+def check_values(record: Mapping[str, Any], path: Path) -> None:
+    """Refuse a record that is in the file at `path`, as `check_record` does."""
     from andrea.errors import CheckpointError
 
-    record = run.info.record
     for name, is_right in _KINDS.items():
         if name in record and not is_right(record[name]):
             raise CheckpointError(
-                f"{run.checkpoint_path}: its record has {name} {record[name]!r:.60}: "
+                f"{path}: its record has {name} {record[name]!r:.60}: "
                 "it was written by another program, or is damaged"
             )
     missing = [name for name in _OF_THE_TEXT if name not in record]
     if 0 < len(missing) < len(_OF_THE_TEXT):
-        raise CheckpointError(f"{run.checkpoint_path}: its record has no {missing[0]}")
+        raise CheckpointError(f"{path}: its record has no {missing[0]}")

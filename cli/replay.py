@@ -17,6 +17,7 @@ from .errors import Failure
 from .follow import shell_path
 from .option_kinds import SectionCommand, option
 from .options import at_least_1, machine_options, run_argument, text_argument
+from .recorded import check_values
 from .texts import STANDARD_INPUT, TextRequest, absolute_sources, prepare_text
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _incidents(folder: Path, step: int | None) -> list[Incident]:
     Raises:
         Failure: there is none, or not this one.
         RunError: a file is damaged.
+        CheckpointError: a file's record is not one of `andrea train`.
     """
     from andrea.runs.incident_file import read_incident
     from andrea.runs.incidents import incident_paths, step_of_path
@@ -112,7 +114,10 @@ def _incidents(folder: Path, step: int | None) -> list[Incident]:
         paths = [path for path in paths if step_of_path(path) == step]
         if not paths:
             raise Failure(f"{shell_path(folder)} has no record of step {step}; of these: {known}")
-    return [read_incident(path) for path in paths]
+    incidents = [read_incident(path) for path in paths]
+    for incident, path in zip(incidents, paths, strict=True):
+        check_values(incident.record, path)
+    return incidents
 
 
 def _replay(

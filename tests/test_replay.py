@@ -14,7 +14,7 @@ import andrea
 from andrea.data import PreparedData
 from andrea.errors import RunError
 from andrea.runs.folder import RunFolder
-from andrea.runs.incident_file import Incident, read_incident
+from andrea.runs.incident_file import Incident, encode, read_incident
 from andrea.runs.incidents import incident_paths
 from andrea.runs.replay import Replay, Replayed
 from andrea.training import TrainConfig, TrainState, train
@@ -185,6 +185,13 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
         Replay(tmp_path, incident)
 
 
+def test_a_record_of_another_model_is_refused(tmp_path: Path) -> None:
+    incident = recorded(tmp_path, small_config(**SENSITIVE))[-1]
+    other = dataclasses.replace(incident.model, n_layer=3)
+    with pytest.raises(RunError, match="of another model"):
+        Replay(tmp_path, dataclasses.replace(incident, model=other))
+
+
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.stem.split("-")[1])
 
@@ -254,8 +261,11 @@ def test_what_cannot_be_replayed_is_said_in_a_line(shell: Shell) -> None:
     assert f"run has no record of step 99; of these: {first}, " in line
     path = incident_paths(shell.folder / "run")[0]
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
+    odd = dataclasses.replace(read_incident(path), record={"sources": 7})
+    path.write_bytes(encode(odd))
     try:
+        assert "its record has sources 7" in shell.refuse("replay", "run")
+        path.write_bytes(content[: len(content) // 2])
         assert "damaged or no incident" in shell.refuse("replay", "run")
     finally:
         path.write_bytes(content)

@@ -6,7 +6,6 @@ Nothing in a file depends on when or where it was written: equal states give equ
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -21,11 +20,12 @@ import numpy as np
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, ConfigError
 
-from .tensorfile import TensorFile, Tensors, canonical_json, write_tensor_file
+from .tensorfile import TensorFile, Tensors, canonical_json, parse_json, write_tensor_file
 
 if TYPE_CHECKING:
     from andrea.model import GPT
     from andrea.tensors import Tensor
+    from andrea.tokenizers import Tokenizer
 
 _VERSION_KEY = "andrea_checkpoint"
 _VERSION = "1"
@@ -191,6 +191,24 @@ class Checkpoint:
         self.close()
 
 
+def tokenizer_of(path: Path, info: CheckpointInfo) -> Tokenizer:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        CheckpointError: its vocabulary is not the model's.
+        TokenizerError: it is none.
+    """
+    from andrea.tokenizers import tokenizer_from_dict
+
+    tokenizer = tokenizer_from_dict(info.tokenizer)
+    if tokenizer.vocab_size != info.model.vocab_size:
+        raise CheckpointError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} tokens, "
+            f"the model {info.model.vocab_size}"
+        )
+    return tokenizer
+
+
 def weights_only(path: Path) -> str:
     """What to say where a training state is asked of a file without one."""
     return (
@@ -207,7 +225,7 @@ def _read_info(path: Path, metadata: Mapping[str, str]) -> CheckpointInfo:
         )
     try:
         parts = {
-            key: json.loads(metadata[key])
+            key: parse_json(metadata[key])
             for key in ("model", "tokenizer", "train", "state", "record")
             if key in metadata
         }

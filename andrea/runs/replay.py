@@ -21,7 +21,7 @@ from andrea.training.measure import Measurement, measure
 from andrea.training.schedule import schedule_of
 from andrea.training.step import StepWork
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, tokenizer_of
 from .store import CheckpointStore
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Replay:
     damaged: a line about each newer checkpoint that can't be used.
 
     Raises:
-        RunError: no checkpoint of before the step is left.
+        RunError: no checkpoint of before the step is left, or it is of another model.
     """
 
     def __init__(self, run: Path, incident: Incident) -> None:
@@ -71,12 +71,17 @@ class Replay:
         self.run, self.incident = run, incident
         self.checkpoint, self.damaged = _checkpoint_before(run, incident.step)
         self.state = TrainState.from_dict(self.checkpoint.info.state or {})
+        if self.checkpoint.info.model != incident.model:
+            self.close()
+            raise RunError(f"step {incident.step} was recorded of another model than that of {run}")
 
     def tokenizer(self) -> Tokenizer:
-        """The run's tokenizer."""
-        from andrea.tokenizers import tokenizer_from_dict
+        """The run's tokenizer.
 
-        return tokenizer_from_dict(self.checkpoint.info.tokenizer)
+        Raises:
+            CheckpointError: its vocabulary is not the model's.
+        """
+        return tokenizer_of(self.checkpoint.path, self.checkpoint.info)
 
     def do(
         self, model: GPT, data: PreparedData, progress: Callable[[int], None] | None = None
