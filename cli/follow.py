@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from andrea.reporting.writer import ReportWriter
     from andrea.runs.folder import RunFolder
     from andrea.training import StepReport, TrainConfig, TrainState
+    from andrea.training.reports import Notice
 
 
 def shell_path(path: Path) -> str:
@@ -170,26 +171,37 @@ class Session:
         )
 
     def _sample(self, report: StepReport) -> str | None:
+        from andrea.errors import AndreaError
         from andrea.training import guards
+        from andrea.training.reports import Notice
 
         self.display.activity("writing a sample")
-        sample = self._glimpse.write()
-        score = sample.coherence.score
-        self.display.sample(sample.text)
-        self.run.log_sample(
-            report.step,
-            sample.text,
-            report.loss,
-            prompt=self.prompt,
-            coherence=round(score, 1) if sample.is_whole else None,
-        )
+        score = 0.0
+        try:
+            sample = self._glimpse.write()
+        except AndreaError as error:
+            # Weights that can't write, say; the guards of training know more about it.
+            self._tell(report, Notice("no sample", f"no sample after step {report.step}: {error}"))
+        else:
+            score = sample.coherence.score
+            self.display.sample(sample.text)
+            self.run.log_sample(
+                report.step,
+                sample.text,
+                report.loss,
+                prompt=self.prompt,
+                coherence=round(score, 1) if sample.is_whole else None,
+            )
         if not self.config.coherence_gate:
             return None
         notices, stopped = guards.after_sample(self.state, self.config, score)
         for notice in notices:
-            self.display.line(notice.text, style="yellow")
-            self.run.log("run.notice", step=report.step, kind=notice.kind, text=notice.text)
+            self._tell(report, notice)
         return stopped
+
+    def _tell(self, report: StepReport, notice: Notice) -> None:
+        self.display.line(notice.text, style="yellow")
+        self.run.log("run.notice", step=report.step, kind=notice.kind, text=notice.text)
 
     def _tell_end(self, seconds: float, *, is_complete: bool, reason: str | None) -> None:
         state, folder = self.state, shell_path(self.run.path)

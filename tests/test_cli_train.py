@@ -69,8 +69,9 @@ def test_a_file(shell: Shell) -> None:
     assert [int(line.split("/")[0].split()[1]) for line in told] == [1, 3, 6, 7]
     assert all("val " in line and "bits/byte" in line for line in told[1:])
     assert any(line.startswith("  | ") for line in lines)
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         "write     andrea sample runs/book",
+        "look      runs/book/report.html",
         "continue  andrea train --resume runs/book --steps 14",
     ]
     assert steps_of(run) == list(range(1, 8))

@@ -160,5 +160,22 @@ def test_a_save_that_fails_deletes_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert steps_of(folder) == [12, 15], "12 was the best"
 
 
+def test_where_the_best_could_not_be_saved_the_one_before_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = tmp_path / "run", small_model()
+    config = small_config(keep_last=1)
+    with small_run(folder, config, model) as run:
+        run.save(model, TrainState(step=3, best_loss=2.0, best_step=3))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", refuse)
+            with pytest.raises(AndreaError, match="Input/output error"):
+                run.save(model, TrainState(step=6, best_loss=1.9, best_step=6))
+        run.save(model, TrainState(step=9, best_loss=1.9, best_step=6))
+    assert steps_of(folder) == [3, 9]
+    with pytest.raises(RunError, match="no best checkpoint: that of step 6 isn't in"):
+        RunFolder.open(folder, best=True)
+
+
 def refuse(_descriptor: int) -> None:
     raise OSError(5, "Input/output error")

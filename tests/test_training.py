@@ -440,6 +440,7 @@ def test_ten_in_a_row_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run.close()
     assert str(run.checkpoint_path) in str(caught.value) and "\n" not in str(caught.value)
     assert len(warnings) == 9 and all(warnings)
+    # At step 8 a save was due: weights that give no loss must not push out good ones.
     assert good and run.checkpoint_path.read_bytes() == good
     fresh = small_model()
     with RunFolder.open(tmp_path) as run:

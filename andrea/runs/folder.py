@@ -17,7 +17,7 @@ from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, RunError
 from andrea.training import TrainConfig, TrainState
 
-from .checkpoint import Checkpoint, CheckpointInfo, weights_only
+from .checkpoint import Checkpoint, CheckpointInfo, tokenizer_of, weights_only
 from .incidents import pinned_checkpoints
 from .lock import RunLock
 from .log import SCHEMA, RunLog, newest_run_id, rewind
@@ -57,6 +57,7 @@ class RunFolder:
         self._writer = CheckpointWriter()
         self._listeners: list[Listener] = []
         self._saved_step: int | None = None
+        self._best: Path | None = None
         self._seen: frozenset[Path] = frozenset()
         self._written: list[Written] = []
 
@@ -132,10 +133,13 @@ class RunFolder:
 
     def _open_best(self) -> None:
         step = self.state().best_step
-        path = None if step is None else self._store.path_of(step)
-        if path is None or not path.exists():
+        path = self._store.path_of(step or 0)
+        if step is None or not path.exists():
             self.close()
-            raise RunError(f"{self.path} has no best checkpoint: it was never evaluated")
+            why = "it was never evaluated"
+            if step is not None:
+                why = f"that of step {step} isn't in {self._store.folder}"
+            raise RunError(f"{self.path} has no best checkpoint: {why}")
         if path != self.checkpoint_path:
             self.close()
             self._checkpoint = Checkpoint(path)
@@ -162,15 +166,7 @@ class RunFolder:
         Raises:
             CheckpointError: its vocabulary is not the model's.
         """
-        from andrea.tokenizers import tokenizer_from_dict
-
-        tokenizer = tokenizer_from_dict(self.info.tokenizer)
-        if tokenizer.vocab_size != self.info.model.vocab_size:
-            raise CheckpointError(
-                f"{self.checkpoint_path}: the tokenizer has {tokenizer.vocab_size} tokens, "
-                f"the model {self.info.model.vocab_size}"
-            )
-        return tokenizer
+        return tokenizer_of(self.checkpoint_path, self.info)
 
     def load(self, model: GPT) -> None:
         """Read the parameters of the opened checkpoint into a model, for sampling."""
@@ -216,6 +212,8 @@ class RunFolder:
         self._close_checkpoint()
         if self.checkpoint_path == self._store.path_of(state.step):
             self._saved_step = state.step
+        if state.best_step is not None and self._store.path_of(state.best_step).exists():
+            self._best = self._store.path_of(state.best_step)
         return state
 
     # ---- saving
@@ -270,6 +268,8 @@ class RunFolder:
             self._saved_step = None
             return
         self.checkpoint_path = written.path
+        if self.info.state is not None and written.step == self.info.state["best_step"]:
+            self._best = written.path
         self.log(
             "run.checkpoint",
             step=written.step,
@@ -285,8 +285,12 @@ class RunFolder:
         config = self.config
         timed = config.seconds is not None
         self.info = dataclasses.replace(self.info, state=state.to_dict(timed=timed))
-        kept = {self._store.path_of(state.best_step)} if state.best_step is not None else set()
-        kept |= pinned_checkpoints(self.path, self._store.paths())
+        kept = pinned_checkpoints(self.path, self._store.paths())
+        if state.best_step is not None:
+            kept.add(self._store.path_of(state.best_step))
+        if self._best is not None:
+            # Where the newest best could not be written, the one before it is the best there is.
+            kept.add(self._best)
         self._writer.start(
             self._store.path_of(state.step),
             model,

@@ -206,8 +206,8 @@ class _Loop:
     def _save(self, is_due: bool, *, is_best: bool, is_last: bool) -> Path | None:
         """Save what is due; the path of what got onto the disk since the last step.
 
-        A save that is due while the disk is busy with another waits for the next step; that of the
-        best evaluation has to be of this one.
+        A save that is due while the disk is busy with another, or after a step that had to be
+        skipped, waits for the next step; that of the best evaluation has to be of this one.
         """
         if self.run is None:
             return None
@@ -223,6 +223,9 @@ class _Loop:
         if is_last:
             return self._save_now()
         self._is_save_due = self._is_save_due or is_due
+        if self.state.skipped_in_row:
+            # Weights that give no loss are not what a run should go on from, though all are finite.
+            return saved
         try:
             if is_best:
                 self.run.finish_save()
@@ -313,4 +316,7 @@ class _Loop:
         if self.run is None:
             return text
         self.run.finish_save()
-        return f"{text}; the last good checkpoint is {self.run.checkpoint_path}"
+        return (
+            f"{text}; the last good checkpoint is {self.run.checkpoint_path}, and "
+            f"andrea replay {self.run.path} does the bad steps again"
+        )
