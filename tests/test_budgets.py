@@ -128,6 +128,7 @@ def test_where_nothing_fits_nothing_is_proposed() -> None:
     assert error.changes == {} and "too little for any model" in str(error)
     error = refused(10**7, preset="andrea-12m", is_tuning=True, steps=10, batch_size=1)
     assert error.changes == {}, "weights that are there cannot become smaller"
+    assert "too little for these weights" in str(error)
 
 
 def test_all_that_fits_is_allowed() -> None:
@@ -234,15 +235,17 @@ def test_the_size_of_a_checkpoint_is_known_before(tmp_path: Path) -> None:
         (2, 10, True, None, 4),
         (2, 10, False, None, 3),
         (5, 10, True, 1000, 7),
-        (5, 10, True, 30, 5),
-        (5, 0, True, 1000, 2),
+        (5, 10, False, 30, 5),
+        (5, 10, True, 10, 5),
+        (5, 0, False, 1000, 2),
+        (5, 0, True, 10, 4),
         (1, 0, False, None, 2),
     ],
 )
 def test_files_are_the_last_ones_the_best_and_one_in_writing(
     keep: int, save_every: int, validates: bool, steps: int | None, files: int, tmp_path: Path
 ) -> None:
-    train = small_config(keep_last=keep, save_every=save_every)
+    train = small_config(keep_last=keep, save_every=save_every, eval_every=5)
     planned = disk_plan(
         tmp_path,
         parameters=10,

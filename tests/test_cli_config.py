@@ -20,7 +20,7 @@ from andrea.cli.settings import command_with, key_of, settle
 from andrea.errors import ConfigError
 from andrea.runconfig import SECTIONS, read_config
 from andrea.runs.folder import RunFolder
-from andrea.training import TrainState
+from andrea.training import TrainConfig, TrainState
 from andrea.training.schedule import SCHEDULES
 from cli_process import TINY_RUN, Shell
 from small_runs import small_config
@@ -204,6 +204,20 @@ def test_schedules_are_those_of_the_library() -> None:
 def test_nothing_has_a_default_that_would_win_over_a_file() -> None:
     options = settled()
     assert set(options.values()) <= {None, ()}
+
+
+def test_the_help_tells_the_defaults_of_the_library() -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+    words = {"keep": False, "cosine": "cosine"}
+    told = {}
+    for parameter in train_command().params:
+        text = re.search(r"\[default: (\S+)\]", getattr(parameter, "help", None) or "")
+        # 5m is said of seconds, where the library has no default.
+        if parameter.name in defaults and text and text[1] != "5m":
+            told[parameter.name] = words.get(text[1], text[1])
+    assert len(told) > 12
+    for name, value in told.items():
+        assert type(defaults[name])(value) == defaults[name], name
 
 
 # ---- when to end

@@ -70,11 +70,11 @@ def disk_plan(
     tokenizer_bytes: of the tokenizer as JSON. validates: the best checkpoint is kept, too.
     """
     files = train.keep_last + 1 + validates
-    # The first and the last one are always written.
-    if not train.save_every:
-        files = min(files, 2)
-    elif steps is not None:
-        files = min(files, steps // train.save_every + 2)
+    if steps is not None:
+        # No more than are ever written: the first, the last, those that are due, and new bests.
+        due = steps // train.save_every if train.save_every else 0
+        bests = steps // train.eval_every if train.eval_every and validates else 0
+        files = min(files, due + bests + 2)
     return DiskPlan(
         checkpoint=copy_bytes(parameters) + tokenizer_bytes + _HEADER_BYTES,
         files=files,

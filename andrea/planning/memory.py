@@ -82,7 +82,10 @@ class Room:
             f"training takes {size(needed['total'])} ({consumers(needed)}), "
             f"{size(self.memory)} are free"
         )
-        raise TooLarge(text if changes else f"{text}, too little for any model", changes)
+        if not changes:
+            text += ", too little for "
+            text += "these weights" if choices.is_tuning else "any model"
+        raise TooLarge(text, changes)
 
     def smaller_batch(
         self, model: ModelConfig, batch_size: int, accumulate: int
