@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import andrea
-from andrea.errors import AndreaError, CheckpointError, ConfigError
+from andrea.errors import AndreaError, CheckpointError, ConfigError, RunError
 from andrea.runs import Checkpoint, CheckpointInfo, save_checkpoint
+from andrea.runs.incident_file import read_incident
 from andrea.runs.log import newest_run_id, rewind
 from andrea.training import TrainConfig, TrainState
 from cli_process import TINY_RUN, Shell
 from fuzz.checkpoints import seal, split
+from fuzz.incidents import IncidentFile
 from small_runs import small_config, small_model, small_tokenizer
 
 
@@ -157,6 +159,37 @@ def test_messages_with_line_ends_of_the_file_are_one_line(saved: Path) -> None:
     saved.write_bytes(seal(header, data))
     with pytest.raises(CheckpointError, match="truncated, altered or no checkpoint") as caught:
         Checkpoint(saved)
+    complaint(caught)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_could_not_be_saved_again(saved: Path, value: str) -> None:
+    with_metadata(saved, record=f'{{"number": [{value}]}}')
+    with pytest.raises(CheckpointError, match=f"can't be read: {value} is not finite"):
+        Checkpoint(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", "7"),
+        ("step", 0),
+        ("learning_rate", "nan"),
+        ("learning_rate", None),
+        ("gradients", [["wte.weight", "nan", 0]]),
+        ("gradients", [["wte.weight", 1.5, -1]]),
+        ("gradients", [["wte.weight", 1.5]]),
+        ("record", [1]),
+        ("losses", None),
+        ("state", 7),
+    ],
+)
+def test_an_incident_with_odd_facts(tmp_path: Path, name: str, value: Any) -> None:
+    incidents = IncidentFile(tmp_path)
+    path = tmp_path / "step-00000007.npz"
+    path.write_bytes(incidents.with_facts(lambda facts: {**facts, name: value}))
+    with pytest.raises(RunError, match="is damaged or no incident") as caught:
+        read_incident(path)
     complaint(caught)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fuzz.campaign import Reader, run_cases, seeds_for
 from fuzz.checkpoints import CheckpointBytes, DamagedRun, SealedCheckpoint
+from fuzz.incidents import IncidentFile
 from fuzz.records import CacheFiles, ConfigurationFile, RunLogFile, Settings, TokenizerRecord
 from fuzz.texts import GzippedText, JsonLines, Parquet, PlainText
 
@@ -24,6 +25,7 @@ READERS: dict[type[Reader], tuple[int, set[str]]] = {
     ConfigurationFile: (200, {"refused", "read"}),
     CacheFiles: (40, {"built again"}),
     RunLogFile: (100, {"rewound"}),
+    IncidentFile: (150, {"refused", "read"}),
     JsonLines: (120, {"refused", "read", "read with bad lines"}),
     PlainText: (120, {"refused", "read"}),
     GzippedText: (80, {"refused"}),

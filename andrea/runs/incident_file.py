@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import zipfile
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from andrea.errors import RunError
 from andrea.training import TrainConfig, TrainState
 from andrea.training.measure import KINDS, Measurement, Size
 
-from .tensorfile import canonical_json
+from .tensorfile import canonical_json, parse_json
 
 _VERSION = 1
 # Of one file; a step's batches take some megabytes at most.
@@ -133,7 +132,7 @@ def _decode(data: bytes) -> Incident:
         members = {name: archive.read(name) for name in archive.namelist()}
     inputs = _array(members["inputs.npy"], np.int32)
     targets = _array(members["targets.npy"], np.int32)
-    facts = json.loads(_array(members["metadata.npy"], np.uint8).tobytes())
+    facts = parse_json(_array(members["metadata.npy"], np.uint8).tobytes())
     if facts["andrea_incident"] != _VERSION:
         raise ValueError(f"its version is {facts['andrea_incident']!r:.20}, not {_VERSION}")
     if facts["checksum"] != _checksum({"inputs": inputs, "targets": targets}):
@@ -141,17 +140,19 @@ def _decode(data: bytes) -> Incident:
     model = ModelConfig.from_dict(facts["model"])
     _check_batches(inputs, targets, model)
     kinds = {
-        kind: {str(name): Size(float(norm), int(bad)) for name, norm, bad in facts[kind]}
-        for kind in KINDS
+        kind: {str(name): _size(norm, bad) for name, norm, bad in facts[kind]} for kind in KINDS
     }
     first_bad = facts["first_not_finite"]
+    step, rate = facts["step"], facts["learning_rate"]
+    if type(step) is not int or step < 1 or type(rate) not in (int, float):
+        raise ValueError(f"its step is {step!r:.20}, its learning rate {rate!r:.20}")
     return Incident(
-        step=int(facts["step"]),
+        step=step,
         reason=str(facts["reason"]),
         z=None if facts["z"] is None else float(facts["z"]),
         loss=float(facts["loss"]),
         norm=float(facts["norm"]),
-        learning_rate=float(facts["learning_rate"]),
+        learning_rate=float(rate),
         updated=bool(facts["updated"]),
         model=model,
         config=TrainConfig.from_dict(facts["config"]),
@@ -168,6 +169,12 @@ def _decode(data: bytes) -> Incident:
         inputs=inputs,
         targets=targets,
     )
+
+
+def _size(norm: Any, not_finite: Any) -> Size:
+    if type(norm) not in (int, float) or type(not_finite) is not int or norm < 0 or not_finite < 0:
+        raise ValueError(f"a tensor's size is {norm!r:.20}, {not_finite!r:.20}")
+    return Size(float(norm), not_finite)
 
 
 def _array(data: bytes, dtype: type[np.generic]) -> NDArray[Any]:

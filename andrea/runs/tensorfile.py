@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -56,6 +57,23 @@ def canonical_json(value: Any) -> str:
         ValueError: the value holds a float that is not finite.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text, which `canonical_json` can write again.
+
+    Raises:
+        ValueError: it is no JSON, or holds a number that is not finite.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, parse_float=_finite_number, parse_constant=_finite_number)
+
+
+def _finite_number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.20} is not finite")
+    return value
 
 
 def write_tensor_file(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> int:
