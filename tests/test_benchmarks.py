@@ -85,6 +85,18 @@ def test_ops(tmp_path: Path) -> None:
         assert one["bound_by"] == ("FLOPs" if limits[0] >= limits[1] else "bytes")
 
 
+def test_overhead() -> None:
+    """The figures of each round add up, whatever they are."""
+    *_, first, second, medians = run("overhead.py", "--rounds", 2, "--steps", 3).splitlines()
+    shares = []
+    for line in (first, second):
+        alone, whole, outside = map(float, re.findall(r"[\d.]+(?= ms| us)", line))
+        assert alone > 0 and 0 < outside < 1e3 * whole
+        shares.append(outside / (1e3 * whole))
+    assert re.fullmatch(r"medians: [+-][\d.]+% longer, [\d.]+% outside of the work", medians)
+    assert float(medians.split()[3].rstrip("%")) == pytest.approx(50 * sum(shares), abs=0.02)
+
+
 def test_bad_arguments_are_refused_in_a_line() -> None:
     for script, *arguments in (
         ("speed.py", "--shape", "huge"),
