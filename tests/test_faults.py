@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from andrea.runs import RunFolder
-from cli_process import TINY
+from cli_process import TEXT, TINY
 from faults.disk import Nursery, Outcome, open_nursery, rule
 from faults.rehearsal import Rehearsal, log, newest
 
@@ -115,6 +115,16 @@ def test_a_log_that_stays_full_is_told(
     refused(rehearsal.resume("run", rules).wait(), "cannot write run/log.jsonl: No space left")
     assert rehearsal.step("run") == before
     rehearsal.finish("run")
+
+
+def test_what_fails_again_and_again_is_not_told_at_every_step(rehearsal: Rehearsal) -> None:
+    (rehearsal.folder / "book.txt").write_text(TEXT, encoding="utf-8")
+    arguments = ("train", "book.txt", *TINY, "--batch-size", "4", "--out", "told")
+    often = ("--steps", "60", "--save-every", "10", "--eval-every", "30")
+    rules = rule("write", "ENOSPC", "*/told/log.jsonl", 4, 0)
+    done = rehearsal.nursery.run(rehearsal.folder, *arguments, *often, rules=rules)
+    refused(done, "cannot write told/log.jsonl: No space left on device")
+    assert 1 <= done.out.count("training goes on") <= 6
 
 
 # ---- where it begins

@@ -37,7 +37,8 @@ class RunLog:
     def __init__(self, path: Path, run_id: str) -> None:
         self.path = path
         self.run_id = run_id
-        self._waiting = b""
+        # Grows while a disk is full, without being copied for each line.
+        self._waiting = bytearray()
         self._written = time.monotonic()
         self._time = _Timestamps()
         try:
@@ -94,7 +95,7 @@ class RunLog:
     def _write_waiting(self) -> None:
         while self._waiting:
             written = os.write(self._descriptor, self._waiting)
-            self._waiting = self._waiting[written:]
+            del self._waiting[:written]
 
 
 class _Timestamps:

@@ -234,6 +234,7 @@ class _Loop:
                 self._is_save_due = not self.run.begin_save(self.model, self.state)
                 self.clock.copy = max(self.clock.copy, self.clock.elapsed - started)
         except (CheckpointError, RunError) as error:
+            self._is_save_due = False  # until the next is: not at every step, while a disk is full
             self._tell_failed_save(error)
         return saved
 

@@ -1,0 +1,67 @@
+"""All tests of the package once more with a CPU engine built with sanitizers; `-m complete` alone.
+
+What a sanitizer finds ends the process of the tests, and its report is shown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from native_build import build, configure, copy_sources, passed_in, run_tests, sanitizer_runtimes
+
+# They build engines of their own, or run on simulated GPUs, whose sanitizers are their own, too.
+OTHER_ENGINES = (
+    "test_c_example.py",
+    "test_cuda_build.py",
+    "test_cuda_host.py",
+    "test_cuda_simulated.py",
+    "test_library_build.py",
+    "test_mutation.py",
+    "test_mutation_cuda.py",
+    "test_sim.py",
+    "test_sanitized_suite.py",
+)
+# A sanitizer takes memory and address space of its own, and programs that aren't Python's fail.
+NOT_OF_THE_ENGINE = (
+    "test_library_loading.py",
+    "test_data_memory.py",
+)
+HOURS = 3600.0
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize(
+    ("sanitizers", "runtimes", "options"),
+    [
+        (
+            "address,undefined",
+            ("asan", "ubsan"),
+            {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"},
+        ),
+        (
+            "thread",
+            ("tsan",),
+            {
+                "TSAN_OPTIONS": "exitcode=66:halt_on_error=1:ignore_noninstrumented_modules=1:"
+                "die_after_fork=0:allocator_may_return_null=1"
+            },
+        ),
+    ],
+    ids=["accesses", "races"],
+)
+def test_the_suite_is_clean_under(
+    sanitizers: str, runtimes: tuple[str, ...], options: dict[str, str], tmp_path: Path
+) -> None:
+    preload = sanitizer_runtimes(*runtimes)
+    # What reads past an end depends on the vector's width; 16 lanes take too long to compile.
+    isa = {"MICROGPT_HAVE_AVX512": "OFF"} if sanitizers != "thread" else {"MICROGPT_ISA": "generic"}
+    configure(copy_sources(tmp_path), tmp_path / "build", MICROGPT_SANITIZE=sanitizers, **isa)
+    library = build(tmp_path / "build")
+    left_out = [f"--ignore={name}" for name in (*OTHER_ENGINES, *NOT_OF_THE_ENGINE)]
+    selection = ["-m", "not gpu and not complete", "--capture=sys", "--tb=short", *left_out]
+    done = run_tests(library, *selection, seconds=3 * HOURS, LD_PRELOAD=preload, **options)
+    said = done.stdout[-6000:] + done.stderr[-6000:]
+    assert done.returncode == 0, f"status {done.returncode}\n{said}"
+    assert passed_in(done) > 3000, said
