@@ -14,6 +14,29 @@ from andrea.data import BatchSampler, EvaluationWindows, bits_per_byte
 from andrea.data.permutation import mix, permute
 from andrea.errors import ArgumentError, DataError
 
+SMAPS = Path("/proc/self/smaps")
+
+
+def reads_at_random(path: Path) -> bool:
+    """Whether the system was told so of a mapped file."""
+    mappings = SMAPS.read_text().split("VmFlags:")
+    (index,) = [number for number, text in enumerate(mappings) if str(path) in text]
+    return " rr" in mappings[index + 1].split("\n")[0]
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="the system does not list a process's mappings")
+@pytest.mark.parametrize(("memory", "expected"), [(1500, True), (3000, False)])
+def test_a_file_that_does_not_stay_in_memory_is_not_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int, expected: bool
+) -> None:
+    np.save(tmp_path / "tokens.npy", np.arange(500, dtype=np.uint16))
+    tokens = np.load(tmp_path / "tokens.npy", mmap_mode="r")
+    monkeypatch.setattr("andrea.data.batches._physical_memory", lambda: memory)
+    sampler = BatchSampler(tokens, 2, 8)
+    assert reads_at_random(tmp_path / "tokens.npy") == expected
+    inputs, targets = sampler.batch(0)
+    np.testing.assert_array_equal(inputs + 1, targets)
+
 
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
 @settings(deadline=None, max_examples=60)

@@ -111,6 +111,17 @@ def test_memory_for_passages_is_bounded() -> None:
     assert passage_share(5 * 10**9) * 5 * 10**9 == pytest.approx(1 << 20)
 
 
+def test_a_passage_without_end_takes_no_memory() -> None:
+    check = RepetitionCheck()
+    text = b"all work and no play " * 5000
+    for number in range(20):
+        found = sketch([text], np.array([number > 15]), 0.5)
+        assert len(found.train) + len(found.validation) <= 21
+        check.add(found, np.ones(1, dtype=np.bool_))
+    result = check.finish([len(text)] * 20, [1] * 20)
+    assert result.passages == result.leaked > 4 * 5000
+
+
 # ---- documents
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class BatchSampler:
         self._tokens = tokens
         self._seed_key = mix(np.array([seed & (2**64 - 1)], dtype=np.uint64))
         self._windows_since_release = 0
+        self._expect_random_reads()
         self._ahead_first = 0
         self._ahead_starts = np.zeros(0, dtype=np.int64)
 
@@ -88,6 +90,17 @@ class BatchSampler:
         offsets = mix(~keys) % np.uint64(self._num_offsets)
         return (windows * np.uint64(self.block_size) + offsets).astype(np.int64)
 
+    def _expect_random_reads(self) -> None:
+        """Keep the system from reading ahead in a file that does not stay in memory.
+
+        It would read up to megabytes for each window. Of a smaller file it will be glad of them.
+        """
+        mapping = self._tokens.base
+        if not isinstance(mapping, mmap.mmap) or not hasattr(mmap, "MADV_RANDOM"):
+            return
+        if len(mapping) > _physical_memory() // 2:
+            mapping.madvise(mmap.MADV_RANDOM)
+
     def _release_pages(self, num_windows: int) -> None:
         """Let go of mapped pages now and then: resident memory must not grow to the file's size."""
         mapping = self._tokens.base
@@ -97,3 +110,8 @@ class BatchSampler:
         if self._windows_since_release >= _RELEASE_AFTER_WINDOWS:
             self._windows_since_release = 0
             mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _physical_memory() -> int:
+    """Return the machine's memory in bytes; POSIX systems alone are asked."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

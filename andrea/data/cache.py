@@ -1,7 +1,8 @@
 """The cache of prepared texts: token files under the hash of everything they came from.
 
 An entry is built in a folder of its own and renamed into place, so that no reader ever sees half of
-one, and is checked against its digests before it is served: a damaged one is built again.
+one, and is checked against its digests before it is served: a damaged one is built again. When all
+of them take more than a limit, those that were not used for the longest time are removed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from andrea.data.token_file import TokenArray, TokenFileFacts, open_tokens
 from andrea.errors import DataError
@@ -26,14 +28,31 @@ from andrea.tokenizers import TrainedTokenizer, tokenizer_from_dict
 _WORK_PREFIX = "unfinished-"
 _ABANDONED_AFTER_SECONDS = 24 * 3600
 _RECORD = "record.json"
+# Nothing else is ever removed, whatever folder it is.
+_OWN_NAME = re.compile(r"[0-9a-f]{32}(\.json)?")
+
+CACHE_LIMIT = 20 * 10**9
+"""Bytes that prepared texts may take together, unless one alone takes more."""
+
+
+class _Item(NamedTuple):
+    """Something in the cache, in the order of its last use."""
+
+    last_use: int
+    path: Path
+    num_bytes: int
 
 
 class TokenCache:
     """Prepared texts in one folder, shared by all processes of a user."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Create the folder if it is missing; DataError if that cannot be done."""
+    def __init__(self, folder: str | os.PathLike[str], limit: int = CACHE_LIMIT) -> None:
+        """Create the folder if it is missing; DataError if that cannot be done.
+
+        All texts together may take `limit` bytes.
+        """
         self._folder = Path(folder)
+        self._limit = limit
         with self.writing():
             self._folder.mkdir(parents=True, exist_ok=True)
             self._remove_abandoned()
@@ -45,10 +64,16 @@ class TokenCache:
             yield
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                advice = "the disk is full: free some space there, or choose another cache folder"
+                taken = sum(item.num_bytes for item in self._items()) / 1e9
+                seen = (
+                    f"the disk is full: free some space there (prepared texts take {taken:.1f} GB "
+                    "and may be deleted), or"
+                )
             else:
-                advice = f"cannot be written ({error.strerror}): choose another cache folder"
-            raise DataError(f"{self._folder}: {advice}") from None
+                seen = f"cannot be written ({error.strerror}):"
+            raise DataError(
+                f"{self._folder}: {seen} choose another cache folder with --cache"
+            ) from None
 
     @contextmanager
     def work_folder(self) -> Iterator[Path]:
@@ -70,6 +95,7 @@ class TokenCache:
         validation = open_tokens(folder / "validation.npy", TokenFileFacts(**record["validation"]))
         if train is None or validation is None:
             return None
+        _mark_as_used(folder / _RECORD)
         return train, validation, record
 
     def publish(
@@ -96,12 +122,15 @@ class TokenCache:
             # Another process may have been faster, with the same tokens.
             if self.load(key) is None:
                 raise
+        self._remove_least_used(key)
 
     def load_tokenizer(self, request: str) -> TrainedTokenizer | None:
         """Return the tokenizer that was trained for this request, or None."""
-        stored = read_sealed(self._folder / f"{request}.json")
+        path = self._folder / f"{request}.json"
+        stored = read_sealed(path)
         if stored is None:
             return None
+        _mark_as_used(path)
         return TrainedTokenizer(tokenizer_from_dict(stored["tokenizer"]), stored["note"])
 
     def publish_tokenizer(self, work: Path, request: str, trained: TrainedTokenizer) -> None:
@@ -111,6 +140,40 @@ class TokenCache:
             write_sealed(work / "tokenizer.json", state)
             os.replace(work / "tokenizer.json", self._folder / f"{request}.json")
 
+    def _items(self) -> list[_Item]:
+        """Return all entries and tokenizers, those that were not used for longest first."""
+        items = []
+        # What another process removes meanwhile is not there anymore.
+        with suppress(OSError):
+            for path in filter(lambda path: _OWN_NAME.fullmatch(path.name), self._folder.iterdir()):
+                with suppress(OSError):
+                    mark = path if path.is_file() else path / _RECORD
+                    files = [mark] if path.is_file() else path.iterdir()
+                    num_bytes = sum(file.stat().st_size for file in files)
+                    items.append(_Item(mark.stat().st_mtime_ns, path, num_bytes))
+        return sorted(items)
+
+    def _remove_least_used(self, kept: str) -> None:
+        """Remove entries until all take no more than the limit; `kept` is the one in use here.
+
+        Other processes may have others mapped: those stay readable until they are closed.
+        """
+        items = self._items()
+        taken = sum(item.num_bytes for item in items)
+        for _, path, num_bytes in items:
+            if taken <= self._limit:
+                break
+            if path.name != kept:
+                # Renamed first, so that nobody finds half of it.
+                doomed = self._folder / f"{_WORK_PREFIX}removal-{os.getpid()}-{path.name}"
+                with suppress(OSError):
+                    os.rename(path, doomed)
+                    taken -= num_bytes
+                    if doomed.is_file():
+                        doomed.unlink()
+                    else:
+                        shutil.rmtree(doomed, ignore_errors=True)
+
     def _remove_abandoned(self) -> None:
         """Remove work folders of processes that died, once nothing was written there for a day."""
         for folder in self._folder.glob(f"{_WORK_PREFIX}*"):
@@ -118,6 +181,12 @@ class TokenCache:
                 last_write = max(path.stat().st_mtime for path in [folder, *folder.rglob("*")])
                 if time.time() - last_write > _ABANDONED_AFTER_SECONDS:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mark_as_used(path: Path) -> None:
+    # A cache that can only be read serves as well.
+    with suppress(OSError):
+        os.utime(path)
 
 
 def digest_of(value: Any) -> str:

@@ -79,9 +79,11 @@ class Sketch(NamedTuple):
     """What is kept of a batch of segments."""
 
     train: NDArray[np.uint64]
-    """Hashes of passages of training text, (n,)."""
+    """Different hashes of passages of training text, (n,)."""
     validation: NDArray[np.uint64]
-    """Hashes of passages of validation text, (n,)."""
+    """Different hashes of passages of validation text, (m,)."""
+    validation_counts: NDArray[np.intp]
+    """How often each of them was there, (m,)."""
     minima: NDArray[np.uint32]
     """Smallest shingle hash by segment and bucket, (segments, 6); 2^32 - 1 if there is none."""
 
@@ -116,8 +118,11 @@ def sketch(segments: Sequence[bytes], is_validation: NDArray[np.bool_], share: f
             value = int.from_bytes(hashlib.blake2b(segment, digest_size=8).digest(), "little")
             if value < share * 2**64:
                 sides[side].append(np.array([value], dtype=np.uint64))
-    train, validation = (np.concatenate([_NOTHING, *kept]) for kept in sides)
-    return Sketch(train, validation, minima)
+    # A text may repeat one passage without end.
+    (train, _), (validation, counts) = (
+        np.unique(np.concatenate([_NOTHING, *kept]), return_counts=True) for kept in sides
+    )
+    return Sketch(train, validation, counts, minima)
 
 
 _NOTHING = np.zeros(0, dtype=np.uint64)
@@ -128,14 +133,17 @@ class RepetitionCheck:
 
     def __init__(self) -> None:
         """Start with no text."""
-        self._passages: tuple[list[NDArray[np.uint64]], ...] = ([], [])
+        self._train = [_NOTHING]
+        self._validation = [_NOTHING]
+        self._validation_counts = [np.zeros(0, dtype=np.intp)]
         self._minima: list[NDArray[np.uint32]] = []
         self._num_documents = 0
 
     def add(self, found: Sketch, starts_document: NDArray[np.bool_]) -> None:
         """Take a batch's sketch, and which of its segments start a document."""
-        self._passages[False].append(found.train)
-        self._passages[True].append(found.validation)
+        self._train.append(found.train)
+        self._validation.append(found.validation)
+        self._validation_counts.append(found.validation_counts)
         starts = np.flatnonzero(starts_document)
         going_on = starts[0] if len(starts) else len(found.minima)
         if going_on and self._num_documents <= _MOST_DOCUMENTS:
@@ -147,7 +155,8 @@ class RepetitionCheck:
 
     def finish(self, sizes: Sequence[int], digests: Sequence[int]) -> Repetition:
         """Return what repeats, given the bytes and the content digest of each document."""
-        train, validation = (np.concatenate([_NOTHING, *kept]) for kept in self._passages)
+        train, validation = np.concatenate(self._train), np.concatenate(self._validation)
+        counts = np.concatenate(self._validation_counts)
         train.sort()
         found = np.searchsorted(train, validation, "right") > np.searchsorted(train, validation)
         minima = np.concatenate([np.zeros((0, _BUCKETS), np.uint32), *self._minima])
@@ -161,8 +170,8 @@ class RepetitionCheck:
             complete = np.flatnonzero((signature != _NO_SHINGLE).all(axis=1))
             alike[complete] |= _seen_before(_combine(signature[complete].T))
         return Repetition(
-            passages=len(validation),
-            leaked=int(found.sum()),
+            passages=int(counts.sum()),
+            leaked=int(counts[found].sum()),
             documents=count,
             repeated=int(equal.sum()),
             near_repeated=int((alike & ~equal).sum()),

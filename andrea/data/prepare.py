@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from andrea.data.cache import TokenCache, digest_of
+from andrea.data.cache import CACHE_LIMIT, TokenCache, digest_of
 from andrea.data.decoding import BYTE_ORDER_MARKS, REPLACED, check_encoding
 from andrea.data.encoding import BatchEncoder, encode_documents
 from andrea.data.leakage import Repetition, RepetitionCheck, passage_share
@@ -48,6 +48,7 @@ def prepare(
     stdin: BinaryIO | None = None,
     progress: Progress | None = None,
     processes: int | None = None,
+    cache_limit: int = CACHE_LIMIT,
 ) -> PreparedData:
     """Read files, folders or "-" (standard input), tokenize, split, and keep the result in a cache.
 
@@ -55,7 +56,8 @@ def prepare(
     `encoding` None: strict UTF-8; a name: undecodable bytes are replaced and counted. With a
     `text_key` (default "text", of JSON lines and Parquet) standard input is read as JSON lines. A
     `validation_fraction` of 0 leaves validation empty. `processes` encode; None: as many as a large
-    text and the machine are worth. Raises DataError or TokenizerError.
+    text and the machine are worth. Texts that were not used for long are removed from a cache of
+    more than `cache_limit` bytes. Raises DataError or TokenizerError.
     """
     if not 0 <= validation_fraction < 1:
         raise ArgumentError(
@@ -72,7 +74,7 @@ def prepare(
         )
     options = ReadOptions(encoding, text_key or "text", skip_bad)
     listing: Counter[str] = Counter()
-    cache = TokenCache(cache_dir)
+    cache = TokenCache(cache_dir, cache_limit)
     with cache.work_folder() as work:
         opened = open_sources(
             sources,
