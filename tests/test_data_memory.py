@@ -36,6 +36,14 @@ large = prepare([sys.argv[2]], cache_dir=sys.argv[3], tokenizer="byte")
 print(before, peak(), large.num_bytes)
 """
 
+PREPARE_BPE = """
+import resource
+from andrea.data import prepare
+large = prepare([sys.argv[1]], cache_dir=sys.argv[2], tokenizer="bpe", vocab_size=400, processes=2)
+children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+print(peak(), children, large.num_bytes)
+"""
+
 SAMPLE = """
 import numpy as np
 from andrea.data import BatchSampler
@@ -80,6 +88,22 @@ def test_preparation_is_bounded(tmp_path: Path, kind: str) -> None:
     assert num_bytes > 0.9 * size * (1 << 20)
     assert peak - before < 40, f"{peak:.0f} MB resident, {before:.0f} MB before"
     assert peak < 200
+
+
+def test_processes_are_bounded(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    words = np.array(
+        ["".join(chr(97 + n) for n in row) for row in generator.integers(0, 26, (3000, 6))]
+    )
+    with (tmp_path / "large.txt").open("w") as file:
+        for _ in range(20):
+            file.write(" ".join(words[generator.integers(0, 3000, 150_000)]) + "\n")
+            # Words that are met once: remembering them all would take 200 bytes each.
+            file.write(" ".join(f"{number:x}" for number in generator.integers(0, 2**40, 10_000)))
+    main, child, num_bytes = run(PREPARE_BPE, tmp_path / "large.txt", tmp_path / "cache")
+    assert num_bytes > 20 << 20
+    # With four of them 1 GB is far away.
+    assert main < 250 and child < 180, f"{main:.0f} MB resident, {child:.0f} MB in a process"
 
 
 def test_batches_of_a_file_larger_than_memory_are_bounded(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> flo
 
 
 def entropy(counts: NDArray[np.int64]) -> float:
-    """Return the entropy in nats per token of a text whose tokens are counted, (vocab_size,).
-
-    It is the loss of a model that knows how frequent tokens are and nothing else. No tokens: 0.
-    """
+    """Return the entropy, in nats, of a distribution given by counts, (n,); 0 of no counts."""
     seen = counts[counts > 0].astype(np.float64)
     total = seen.sum()
-    return float(np.log(total) - (seen * np.log(seen)).sum() / total) if total else 0.0
+    if not total:
+        return 0.0
+    # ln N - (1/N) sum n ln n: no tiny shares are formed.
+    return max(float(np.log(total) - (seen * np.log(seen)).sum() / total), 0.0)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from itertools import cycle
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from andrea.errors import AndreaError
 
@@ -34,7 +34,7 @@ os.putenv("OPENBLAS_NUM_THREADS", "1")
 os.putenv("TOKENIZERS_PARALLELISM", "false")
 sys.path[:] = pickle.load(sys.stdin.buffer)
 from andrea.data.workers import serve
-serve()
+serve(sys.stdin.buffer, sys.stdout.buffer)
 """
 
 
@@ -132,11 +132,10 @@ class _Worker:
                 pass
 
 
-def serve() -> None:
-    """Be one of the processes: answer each batch from standard input until that ends."""
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Be one of the processes: read a function and then batches, until they end, and answer."""
     # An interrupt from the keyboard reaches all processes; the first one ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
     function = pickle.load(requests)
     while True:
         try:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from andrea.data.prepared import entropy
 from andrea.errors import ArgumentError
 
 from .chunks import Tokens, token_chunks
+
+__all__ = ["Counts", "entropy", "unigram_counts", "unigram_entropy"]
 
 Counts = NDArray[np.int64]
 
@@ -28,16 +31,6 @@ def unigram_counts(tokens: Tokens, vocab_size: int) -> Counts:
             raise ArgumentError(f"token id {len(found) - 1} is outside {vocab_size} tokens")
         counts += found
     return counts
-
-
-def entropy(counts: Counts) -> float:
-    """Entropy of a distribution given by counts, in nats; 0 where nothing was counted."""
-    seen = counts[counts > 0].astype(np.float64)
-    total = seen.sum()
-    if not total:
-        return 0.0
-    # ln N - (1/N) sum n ln n: no tiny shares are formed.
-    return max(float(np.log(total) - (seen * np.log(seen)).sum() / total), 0.0)
 
 
 def unigram_entropy(tokens: Tokens, vocab_size: int) -> float:
