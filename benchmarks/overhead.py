@@ -23,8 +23,8 @@ from rich.console import Console
 from shapes import Shape, shape_of
 
 import andrea
-from andrea.cli.display import Progress
-from andrea.cli.live_display import LiveDisplay
+from andrea.cli.screen.display import Progress
+from andrea.cli.screen.live_display import LiveDisplay
 from andrea.data import PreparedData
 from andrea.reporting.writer import ReportWriter
 from andrea.runs import RunFolder

@@ -64,7 +64,7 @@ _VERDICT_WIDTH = 9
 
 def _show(finding: Finding) -> None:
     """Write a finding in three columns; its text wraps in its own one."""
-    from .display import wrap
+    from .screen.display import wrap
 
     width = shutil.get_terminal_size().columns - _NAME_WIDTH - _VERDICT_WIDTH
     parts = wrap(finding.text, max(width, 16))

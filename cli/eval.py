@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .display import Display, answer_display
 from .errors import Failure
-from .follow import shell_path
 from .option_kinds import SectionCommand, option
 from .options import (
     at_least_0,
@@ -26,7 +24,9 @@ from .options import (
     text_argument,
 )
 from .recorded import check_record
+from .screen.display import Display, answer_display
 from .texts import STANDARD_INPUT, TextRequest, absolute_sources, prepare_text
+from .training.follow import shell_path
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData

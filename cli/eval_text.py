@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .display import Rows, sample_lines, wrap
-from .formats import plural, size
 from .info_text import table_lines, text_lines
+from .screen.display import Rows, sample_lines, wrap
+from .screen.formats import plural, size
 
 _HEADER = ("", "bits/byte", "95% interval", "loss", "perplexity")
 

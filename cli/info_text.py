@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .display import Rows, row_lines
-from .formats import count, duration, plural, size
+from .screen.display import Rows, row_lines
+from .screen.formats import count, duration, plural, size
 from .texts import TextRequest
 
 _GAP = "  "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .formats import next_moment, parse_count, parse_duration
+from .screen.formats import next_moment, parse_count, parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 

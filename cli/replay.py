@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .display import Display, answer_display
 from .errors import Failure
-from .follow import shell_path
 from .option_kinds import SectionCommand, option
 from .options import at_least_1, machine_options, run_argument, text_argument
 from .recorded import check_values
+from .screen.display import Display, answer_display
 from .texts import STANDARD_INPUT, TextRequest, absolute_sources, prepare_text
+from .training.follow import shell_path
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .display import row_lines
-from .formats import plural
+from .screen.display import row_lines
+from .screen.formats import plural
 
 Facts = Mapping[str, Any]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .formats import printable
 from .option_kinds import SectionCommand
 from .options import best_option, machine_options, run_argument, sampling_options
 from .recorded import check_record
+from .screen.formats import printable
 
 if TYPE_CHECKING:
     from andrea.model import GPT

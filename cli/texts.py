@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import Display, Rows, note_row
 from .errors import Failure
-from .formats import plural, size
+from .screen.display import Display, Rows, note_row
+from .screen.formats import plural, size
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData

@@ -8,7 +8,7 @@ import click
 
 from .option_kinds import SectionCommand
 from .options import data_options, machine_options, text_argument
-from .train_options import (
+from .training.options import (
     guard_options,
     length_options,
     model_options,
@@ -46,9 +46,9 @@ def command(click_context: click.Context, /, **options: Any) -> None:
     language reference that every Python carries. What you leave out is chosen from the amount of
     text, the machine and the time.
     """
-    from .display import open_display
-    from .settings import settle
-    from .signals import StopSignals
+    from .screen.display import open_display
+    from .training.settings import settle
+    from .training.signals import StopSignals
 
     options = settle(click_context, options)
     if options["threads"] is not None:
@@ -56,9 +56,9 @@ def command(click_context: click.Context, /, **options: Any) -> None:
 
         andrea.set_num_threads(options["threads"])
     if options["resume"] is None:
-        from .new_run import start
+        from .training.new_run import start
     else:
-        from .resumed_run import start
+        from .training.resumed_run import start
     display = open_display()
     with StopSignals(before_exit=display.close) as stop:
         try:

@@ -10,9 +10,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from andrea.cli.display import Progress
-from andrea.cli.live_foot import Foot
-from andrea.cli.terminal_chart import columns, dot, line_rows, sparkline, vertical_range
+from andrea.cli.screen.display import Progress
+from andrea.cli.screen.live_foot import Foot
+from andrea.cli.screen.terminal_chart import columns, dot, line_rows, sparkline, vertical_range
 
 
 def braille_dots(rows: list[str]) -> set[tuple[int, int]]:

@@ -13,10 +13,11 @@ from typing import Any
 import click
 import pytest
 
-from andrea.cli import changes, main, new_run
+from andrea.cli import main
+from andrea.cli.training import changes, new_run
 from andrea.cli.errors import Failure
-from andrea.cli.formats import next_moment, parse_count
-from andrea.cli.settings import command_with, key_of, settle
+from andrea.cli.screen.formats import next_moment, parse_count
+from andrea.cli.training.settings import command_with, key_of, settle
 from andrea.errors import ConfigError
 from andrea.runconfig import SECTIONS, read_config
 from andrea.runs.folder import RunFolder
@@ -365,10 +366,13 @@ def test_what_does_not_fit_is_refused_with_what_does(
     line = shell.refuse(*typed)
     assert re.search(r"training takes [\d.]+ MB \(activations .*\), 13\.0 MB are free; ", line)
     command = line.partition("this fits: andrea ")[2].split()
-    assert command[-4:] == ["--batch-size", "16", "--accumulate", "4"]
+    # How small depends on the machine: each thread has its workspace.
+    *_, batch, size, parts, count = command
+    assert (batch, parts) == ("--batch-size", "--accumulate")
+    assert int(size) * int(count) == 64 and 1 <= int(size) < 64
     shell.succeed(*command)
     line = shell.refuse("train", "--resume", "fitting", "--steps", "3", "--batch-size", "64")
-    assert "this fits: andrea train --resume fitting --steps 3 --batch-size 16" in line
+    assert "this fits: andrea train --resume fitting --steps 3 --batch-size " in line
 
 
 def test_a_full_disk_is_told_before_the_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from andrea.cli import display as displays
-from andrea.cli.display import PlainDisplay, Progress, note_row, sample_lines, wrap
-from andrea.cli.formats import count, duration, parse_duration, printable, size
-from andrea.cli.live_display import LiveDisplay
-from andrea.cli.live_foot import bar, progress_line
-from andrea.cli.plan_rows import finish_time
+from andrea.cli.screen import display as displays
+from andrea.cli.screen.display import PlainDisplay, Progress, note_row, sample_lines, wrap
+from andrea.cli.screen.formats import count, duration, parse_duration, printable, size
+from andrea.cli.screen.live_display import LiveDisplay
+from andrea.cli.screen.live_foot import bar, progress_line
+from andrea.cli.training.plan_rows import finish_time
 
 RUNNING = Progress(
     step=12_345,

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import Failure
+from ..recorded import check_record
+from ..screen.display import Display
+from ..screen.formats import duration
+from ..texts import TextRequest, data_record, prepare_text, text_rows
 from . import about_run, config_file
 from .changes import Changes, rate_change, refuse_new_shape
-from .display import Display
-from .errors import Failure
 from .follow import Session, go_on, shell_path
-from .formats import duration
 from .plan_rows import machine_row, resource_rows, shape
-from .recorded import check_record
 from .resources import Resources
 from .settings import refusal
 from .signals import StopSignals
-from .texts import TextRequest, data_record, prepare_text, text_rows
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData

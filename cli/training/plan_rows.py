@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
-from .display import Rows, note_row
-from .formats import count, duration, plural, size
+from ..screen.display import Rows, note_row
+from ..screen.formats import count, duration, plural, size
 
 if TYPE_CHECKING:
     from andrea.config import ModelConfig

@@ -8,8 +8,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from .option_kinds import Amount, ClockTime, Duration, Number, WholeNumber, option, stack
-from .options import at_least_0, at_least_1, complete_presets, complete_runs
+from ..option_kinds import Amount, ClockTime, Duration, Number, WholeNumber, option, stack
+from ..options import at_least_0, at_least_1, complete_presets, complete_runs
 
 _share = Number(most=1)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from .errors import Failure
-from .option_kinds import WORDS
+from ..errors import Failure
+from ..option_kinds import WORDS
 
 # One of these says when a run ends.
 BUDGETS = ("seconds", "until", "steps", "tokens", "epochs")

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .display import Display, Progress
-from .formats import duration
+from ..screen.display import Display, Progress
+from ..screen.formats import duration
 from .signals import StopSignals
 
 if TYPE_CHECKING:

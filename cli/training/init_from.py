@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..recorded import check_record
+from ..screen.display import Display
 from .changes import refuse_new_shape
-from .display import Display
 from .follow import shell_path
-from .recorded import check_record
 
 if TYPE_CHECKING:
     from andrea.runs.folder import RunFolder

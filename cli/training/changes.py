@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .errors import Failure
-from .formats import duration
-from .texts import STANDARD_INPUT, TextRequest, absolute_sources
+from ..errors import Failure
+from ..screen.formats import duration
+from ..texts import STANDARD_INPUT, TextRequest, absolute_sources
 
 if TYPE_CHECKING:
     from andrea.config import ModelConfig

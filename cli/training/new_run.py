@@ -8,16 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import about_run, config_file
-from .changes import seconds_until
-from .display import Display
-from .follow import Session, shell_path
-from .init_from import Weights, open_weights
-from .plan_rows import machine_row, plan_rows
-from .resources import Resources
-from .settings import refusal
-from .signals import StopSignals
-from .texts import (
+from ..screen.display import Display
+from ..texts import (
     TextRequest,
     absolute_sources,
     data_record,
@@ -25,6 +17,14 @@ from .texts import (
     prepare_text,
     text_rows,
 )
+from . import about_run, config_file
+from .changes import seconds_until
+from .follow import Session, shell_path
+from .init_from import Weights, open_weights
+from .plan_rows import machine_row, plan_rows
+from .resources import Resources
+from .settings import refusal
+from .signals import StopSignals
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData

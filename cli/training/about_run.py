@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from andrea.model import GPT
     from andrea.planning.plan import Plan
 
+    from ..texts import TextRequest
     from .resources import Resources
-    from .texts import TextRequest
 
 
 def environment(model: GPT) -> dict[str, Any]:

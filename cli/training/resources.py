@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import Failure
+from ..errors import Failure
 from .settings import refusal
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What a person sees: plain lines, a live terminal, numbers in words."""

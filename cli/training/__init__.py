@@ -1,0 +1,1 @@
+"""What `andrea train` does: options to a plan, a new or a resumed run, and following it."""
