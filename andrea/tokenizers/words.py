@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 
@@ -41,26 +42,19 @@ class WordMemory:
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the tokens of each text, int32 (n,)."""
         words = [split_words(text) for text in texts]
-        known = self._known.get
-        tokens = [list(map(known, of_text)) for of_text in words]
-        incomplete = [index for index, of_text in enumerate(tokens) if None in of_text]
-        if incomplete:
-            new = self._learn(
-                {
-                    word
-                    for index in incomplete
-                    for word, ids in zip(words[index], tokens[index], strict=True)
-                    if ids is None
-                }
-            )
-            for index in incomplete:
-                tokens[index] = [
-                    new[word] if ids is None else ids
-                    for word, ids in zip(words[index], tokens[index], strict=True)
-                ]
+        tokens = [list(map(self._known.get, of_text)) for of_text in words]
+        gaps = [
+            (of_text, found, place)
+            for of_text, found in zip(words, tokens, strict=True)
+            for place in _places_of_none(found)
+        ]
+        if gaps:
+            new = self._learn({of_text[place] for of_text, _, place in gaps})
+            for of_text, found, place in gaps:
+                found[place] = new[of_text[place]]
         return [
-            np.frombuffer(b"".join(of_text), dtype=np.int32)  # type: ignore[arg-type]
-            for of_text in tokens
+            np.frombuffer(b"".join(found), dtype=np.int32)  # type: ignore[arg-type]
+            for found in tokens
         ]
 
     def _learn(self, words: Iterable[str]) -> dict[str, bytes]:
@@ -78,6 +72,15 @@ class WordMemory:
         short = ((word, ids) for word, ids in new.items() if len(word) <= _LONGEST_WORD)
         self._known.update(islice(short, room))
         return new
+
+
+def _places_of_none(values: list[bytes | None]) -> Iterator[int]:
+    """Yield the places without Python's looking at each: nearly all words are known."""
+    place = -1
+    with suppress(ValueError):
+        while True:
+            place = values.index(None, place + 1)
+            yield place
 
 
 def split_words(text: str) -> list[str]:
