@@ -65,7 +65,7 @@ def address(pointer: Any) -> int:
 
 
 def token_array(name: str, tokens: Any, *, ndim: int) -> NDArray[np.int32]:
-    """Token ids as a C-contiguous int32 array.
+    """Token ids as a C-contiguous, aligned int32 array.
 
     Accepts int32 arrays, other integer arrays, those that DLPack shares from the host's memory, and
     sequences of integers whose values fit in int32.
@@ -93,7 +93,8 @@ def token_array(name: str, tokens: Any, *, ndim: int) -> NDArray[np.int32]:
         if array.size and (array.min() < limits.min or array.max() > limits.max):
             raise ArgumentError(f"{name} holds values that are no token ids: they exceed int32")
         array = array.astype(np.int32)
-    return np.ascontiguousarray(array)
+    # Aligned, too: an array may lie across the middle of its numbers, as in a file that was read.
+    return np.require(array, requirements=["C", "ALIGNED"])
 
 
 def int32_pointer(array: NDArray[np.int32] | int) -> Any:

@@ -130,6 +130,16 @@ FINE_TOKENS: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
+def test_the_engine_gets_aligned_numbers() -> None:
+    """An array across the middle of its numbers works on some processors, and nowhere by the rules
+    of C++."""
+    odd = FINE_TOKENS["not aligned"](BATCH)
+    assert not odd.flags.aligned
+    given = token_array("inputs", odd, ndim=2)
+    assert given.flags.aligned and given.flags.c_contiguous
+    np.testing.assert_array_equal(given, BATCH)
+
+
 @pytest.mark.parametrize("case", FINE_TOKENS)
 def test_any_integers_will_do(model: andrea.GPT, case: str) -> None:
     convert = FINE_TOKENS[case]
