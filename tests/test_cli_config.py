@@ -14,9 +14,9 @@ import click
 import pytest
 
 from andrea.cli import main
-from andrea.cli.training import changes, new_run
 from andrea.cli.errors import Failure
 from andrea.cli.screen.formats import next_moment, parse_count
+from andrea.cli.training import changes, new_run
 from andrea.cli.training.settings import command_with, key_of, settle
 from andrea.errors import ConfigError
 from andrea.runconfig import SECTIONS, read_config
@@ -32,6 +32,11 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     return Shell(tmp_path_factory.mktemp("config"))
 
 
+def program() -> click.Context:
+    """Around a command's own: with its options for help, which click keeps from the first one."""
+    return main.make_context("andrea", ["train"])
+
+
 def train_command() -> click.Command:
     command = main.get_command(click.Context(main), "train")
     assert command is not None
@@ -41,7 +46,7 @@ def train_command() -> click.Command:
 def settled(*words: str) -> dict[str, Any]:
     """The options that a run would have."""
     command = train_command()
-    with command.make_context("andrea train", list(words)) as context:
+    with command.make_context("train", list(words), parent=program()) as context:
         return settle(context, context.params)
 
 
@@ -338,7 +343,7 @@ def test_a_jump_of_the_learning_rate_is_told() -> None:
 
 
 def proposed(words: list[str], changes: dict[str, Any]) -> str:
-    with train_command().make_context("andrea train", list(words)):
+    with train_command().make_context("train", list(words), parent=program()):
         return command_with(changes)
 
 

@@ -84,7 +84,7 @@ def test_help_names_the_commands(arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("command", ["train", "sample", "info", "completion"])
 def test_help_of_commands_fits_80_columns(command: str) -> None:
     result = invoke(command, "-h")
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80
 
 
@@ -120,7 +120,7 @@ def test_start_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script(shell: str) -> None:
     result = invoke("completion", shell)
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.output
     assert "_ANDREA_COMPLETE" in result.output
 
 
