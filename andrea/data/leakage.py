@@ -69,9 +69,10 @@ class Repetition:
                 "text word for word: its loss looks better than it is"
             )
         if self.repeated + self.near_repeated >= 0.01 * max(self.documents, 1):
+            are = "is a copy" if self.repeated == 1 else "are copies"
             yield (
-                f"repetition: of {self.documents:,} documents {self.repeated:,} are copies of "
-                f"earlier ones, {self.near_repeated:,} more are nearly the same"
+                f"repetition: {self.repeated:,} of {self.documents:,} documents {are} of an "
+                f"earlier one, {self.near_repeated:,} more nearly so"
             )
 
 
