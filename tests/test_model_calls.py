@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 import andrea
 from andrea import ArgumentError, DeviceError, DTypeError, OutOfMemoryError, StateError
+from andrea.arrays import token_array
 
 V, T_MAX = 11, 6
 CONFIG = andrea.ModelConfig(vocab_size=V, block_size=T_MAX, n_layer=2, n_head=2, n_embd=8)
