@@ -6,9 +6,9 @@ While a run trains, as a listener of its events; or afterwards, from its log.
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from andrea.closing import Closing
 from andrea.errors import RunError
 
 from .events import Event, Timestamps, finite, log_path, read_events, whole
@@ -27,7 +27,7 @@ _SCALARS = {
 }
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(Closing):
     """Writes event files into a folder; call it with each event of the log.
 
     After a write that fails it stays silent: training is worth more than its picture.
@@ -86,17 +86,6 @@ class TensorBoardWriter:
             self._writer.close()
         except OSError:
             self._failed = True
-
-    def __enter__(self) -> TensorBoardWriter:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _text(self, tag: str, text: str) -> Any:
         # Its text page reads Markdown: a code block keeps the lines of a sample.

@@ -10,8 +10,8 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
+from andrea.closing import Closing
 from andrea.errors import RunError
 
 from .events import LOG_NAME, Event
@@ -39,7 +39,7 @@ def write_report(metrics: Metrics, path: Path, name: str) -> None:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-class ReportWriter:
+class ReportWriter(Closing):
     """Writes the report of the run in a folder; give it each event of the log as it is logged.
 
     It begins with what the log holds already, and writes a first page at once. Later ones come
@@ -80,17 +80,6 @@ class ReportWriter:
         """Write what came since the last page; a second call does nothing."""
         if not self._is_current:
             self._write()
-
-    def __enter__(self) -> ReportWriter:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _take_in(self) -> None:
         with self._surviving():

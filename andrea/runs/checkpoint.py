@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from andrea.closing import Closing
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, ConfigError
 
@@ -105,7 +105,7 @@ def state_tensors(model: GPT, *, moments: bool) -> dict[str, Tensor]:
     return tensors
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """A checkpoint opened for reading; its content is verified, whatever happens to its path later.
 
     Raises:
@@ -178,17 +178,6 @@ class Checkpoint:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def tokenizer_of(path: Path, info: CheckpointInfo) -> Tokenizer:

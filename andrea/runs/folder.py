@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from andrea.closing import Closing
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, RunError
 from andrea.training import TrainConfig, TrainState
@@ -34,7 +34,7 @@ CONFIG_NAME = "config.toml"
 Listener = Callable[[dict[str, Any]], None]
 
 
-class RunFolder:
+class RunFolder(Closing):
     """One run on the disk; made by `create` or `open`, usable in a `with`.
 
     checkpoint_path: the checkpoint that was opened or saved last. damaged: a line about each newer
@@ -333,17 +333,6 @@ class RunFolder:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _close_checkpoint(self) -> None:
         if self._checkpoint is not None:

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from andrea.closing import Closing
 from andrea.errors import CheckpointError, RunError
 from andrea.reporting.events import LOG_NAME, finite, read_events, whole
 from andrea.training import TrainState, guards
@@ -57,7 +58,7 @@ class Replayed:
         return not self.different
 
 
-class Replay:
+class Replay(Closing):
     """An incident of a run, and the checkpoint from which its step can be reached.
 
     damaged: a line about each newer checkpoint that can't be used.
@@ -161,12 +162,6 @@ class Replay:
     def close(self) -> None:
         """Close the checkpoint; a second call does nothing."""
         self.checkpoint.close()
-
-    def __enter__(self) -> Replay:
-        return self
-
-    def __exit__(self, *_exception: Any) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from andrea.closing import Closing
 from andrea.errors import CheckpointError
 
 from .whole_file import whole_file, write_all
@@ -135,7 +135,7 @@ class _Entry:
     offset: int
 
 
-class TensorFile:
+class TensorFile(Closing):
     """A file of tensors, open for reading and verified; a new file at its path does not change it.
 
     Raises:
@@ -216,17 +216,6 @@ class TensorFile:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
-
-    def __enter__(self) -> TensorFile:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _header_length(file: BinaryIO) -> int:
