@@ -31,19 +31,25 @@ class Damaged:
         options = ("--steps", "3", "--out", "run", "--save-every", "2")
         code, _, err = self.call("train", "book.txt", *TINY_RUN, *options)
         assert (code, err) == (0, "")
-        self.run = folder / "run"
-        self.good = {path: path.read_bytes() for path in self.run.rglob("*") if path.is_file()}
+        # Its first step breaks it: what the others were is recorded.
+        wild = (*TINY_RUN, "--steps", "3", "--learning-rate", "1e30", "--out", "wild")
+        code, _, err = self.call("train", "book.txt", *wild)
+        assert (code, err) == (0, "")
+        self.runs = folder / "run", folder / "wild"
+        files = [path for run in self.runs for path in run.rglob("*") if path.is_file()]
+        self.good = {path: path.read_bytes() for path in files}
         records = [{"text": f"record {number} has a text"} for number in range(30)]
         self.records = "".join(json.dumps(record) + "\n" for record in records).encode()
 
     def file(self, pattern: str) -> Path:
-        """The newest file of the run whose name matches."""
+        """The newest file of a run whose name matches."""
         return max(path for path in self.good if path.match(pattern))
 
     def restore(self) -> None:
-        for path in self.run.rglob("*"):
-            if path.is_file() and path not in self.good:
-                path.unlink()
+        for run in self.runs:
+            for path in run.rglob("*"):
+                if path.is_file() and path not in self.good:
+                    path.unlink()
         for path, content in self.good.items():
             path.write_bytes(content)
 
@@ -74,7 +80,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
 
 def checkpoint(random: Random, damaged: Damaged) -> None:
     """The newest one; often there is no other to fall back to."""
-    path = damaged.file("step-*.safetensors")
+    path = damaged.file("run/checkpoints/step-*")
     if random.random() < 0.6:
         for other in path.parent.iterdir():
             other.unlink()
@@ -84,13 +90,13 @@ def checkpoint(random: Random, damaged: Damaged) -> None:
 
 def what_a_resume_reads(random: Random, damaged: Damaged) -> None:
     """Not the sizes of batches and the like: those of another run are none to wait for."""
-    path = damaged.file("step-*.safetensors")
+    path = damaged.file("run/checkpoints/step-*")
     entries = ("tokenizer", "state", "record", "optimizer_steps")
     path.write_bytes(damage_sealed(random, damaged.good[path], entries))
 
 
 def run_log(random: Random, damaged: Damaged) -> None:
-    path = damaged.file("log.jsonl")
+    path = damaged.file("run/log.jsonl")
     lines = damaged.good[path].splitlines()
     where = random.randrange(len(lines))
     if random.random() < 0.7:
@@ -101,7 +107,12 @@ def run_log(random: Random, damaged: Damaged) -> None:
 
 
 def configuration(random: Random, damaged: Damaged) -> None:
-    path = damaged.file("config.toml")
+    path = damaged.file("run/config.toml")
+    path.write_bytes(damage_bytes(random, damaged.good[path]))
+
+
+def incident(random: Random, damaged: Damaged) -> None:
+    path = damaged.file("wild/incidents/*.npz")
     path.write_bytes(damage_bytes(random, damaged.good[path]))
 
 
@@ -114,6 +125,9 @@ CASES = {
     "info": (checkpoint, ("info", "run")),
     "sample": (checkpoint, ("sample", "run", "--tokens", "5")),
     "eval": (checkpoint, ("eval", "run", "book.txt", "--json")),
+    "init-from": (checkpoint, ("train", "book.txt", "--init-from", "run", "--steps", "1", "--out")),
+    "replay": (incident, ("replay", "wild")),
+    "replay of a step": (incident, ("replay", "wild", "--step", "3")),
     "resume": (what_a_resume_reads, ("train", "--resume", "run", "--steps", "4")),
     "resume with its log": (run_log, ("train", "--resume", "run", "--steps", "4")),
     "report": (run_log, ("report", "run", "--out", "page.html")),
@@ -143,7 +157,7 @@ def run_case(name: str, seed: int, damaged: Damaged) -> bool:
 
 @pytest.mark.parametrize("name", CASES)
 def test_commands_on_damaged_files(name: str, damaged: Damaged) -> None:
-    count = 4 if name == "eval" else 12
+    count = 4 if name in ("eval", "init-from") else 12
     ended_well = [run_case(name, seed, damaged) for seed in range(count)]
     if CASES[name][0] is run_log:
         assert any(ended_well)  # the past of a run is no reason to refuse its future
