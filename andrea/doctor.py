@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from .errors import AndreaError
+from .words import size
 
 Verdict = Literal["ok", "missing", "problem"]
 
@@ -80,7 +81,7 @@ def _memory() -> tuple[Verdict, str]:
     from .planning.machine import available_memory
 
     free = available_memory("cpu")
-    return "ok", "unknown" if free is None else f"{_gigabytes(free)} available"
+    return "ok", "unknown" if free is None else f"{size(free)} available"
 
 
 def _space(path: Path) -> tuple[Verdict, str]:
@@ -90,7 +91,7 @@ def _space(path: Path) -> tuple[Verdict, str]:
     free = shutil.disk_usage(existing).free
     verdict: Verdict = "ok" if free > _LITTLE_SPACE else "problem"
     advice = "" if verdict == "ok" else ": too little for checkpoints, free some"
-    return verdict, f"{_gigabytes(free)} free in {path}{advice}"
+    return verdict, f"{size(free)} free in {path}{advice}"
 
 
 def _kernels() -> tuple[Verdict, str]:
@@ -127,9 +128,9 @@ def _gpu() -> Iterator[Finding]:
             yield Finding("gpu", "gpus", "missing", info.reason)
         return
     capability = f"compute capability {info.compute_major}.{info.compute_minor}"
-    memory = f"{_gigabytes(info.memory_total)} of memory"
+    memory = f"{size(info.memory_total)} of memory"
     if info.memory_free:
-        memory += f", {_gigabytes(info.memory_free)} free"
+        memory += f", {size(info.memory_free)} free"
     count = "" if info.device_count == 1 else f"{info.device_count}, the first is "
     text = f"{count}{info.device_name}, {capability}, {memory}"
     # A GPU that is there and can't be used is what a person calls a doctor for.
@@ -171,7 +172,3 @@ def _comparisons(section: str, device: str, *, has_bf16: bool = True) -> Iterato
 def _version(number: int) -> str:
     """A version as CUDA counts it: 13000 is 13.0."""
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _gigabytes(number: float) -> str:
-    return f"{number / 1e9:.1f} GB"

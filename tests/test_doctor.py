@@ -89,7 +89,7 @@ def test_a_machine_without_a_gpu_is_healthy(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_gpu_is_described_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(monkeypatch, WITH_GPU)
     assert found["driver"].text == "for CUDA 13.1"
-    for part in ("2, the first is NVIDIA H200", "9.0", "150.0 GB", "149.0 GB free"):
+    for part in ("2, the first is NVIDIA H200", "9.0", "150 GB of memory", "149 GB free"):
         assert part in found["gpus"].text
     assert found["cublaslt"].text == "13.1.0" and found["cublaslt"].verdict == "ok"
     for device in ("cuda", "cuda:1"):

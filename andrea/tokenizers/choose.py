@@ -15,6 +15,7 @@ from andrea.tokenizers.base import Tokenizer, well_formed
 from andrea.tokenizers.bpe import BPETokenizer
 from andrea.tokenizers.byte import ByteTokenizer
 from andrea.tokenizers.char import CharTokenizer, code_points
+from andrea.words import size as amount
 
 TOKENIZER_NAMES = ("auto", "byte", "char", "bpe")
 
@@ -80,7 +81,7 @@ class TokenizerTrainer:
 
     def finish(self) -> TrainedTokenizer:
         """Train on what was seen; TokenizerError if it yields no tokenizer of the asked kind."""
-        size = _amount(self.num_bytes)
+        size = amount(self.num_bytes)
         if self.name == "byte":
             return TrainedTokenizer(ByteTokenizer(), "tokenizer: byte, 257 tokens, as asked for")
         if self.name == "char":
@@ -184,10 +185,3 @@ def train_tokenizer(
 def _merges_for(num_bytes: int) -> int:
     fitting = (merges for limit, merges in _MERGES_BY_BYTES.items() if num_bytes < limit)
     return next(fitting, _MOST_MERGES)
-
-
-def _amount(num_bytes: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} bytes"
