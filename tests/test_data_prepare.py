@@ -192,6 +192,28 @@ def test_documents_are_not_split_if_no_choice_comes_near() -> None:
     assert plan_split([100] * 10, list(range(10)), 0).validation_documents == 0
 
 
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.3, 0.7])
+def test_documents_are_chosen_in_the_order_of_their_digests(fraction: float) -> None:
+    generator = np.random.default_rng(1)
+    for number in range(50):
+        sizes = (generator.pareto(1, size=10 + 3 * number) * 100 + 1).astype(int).tolist()
+        digests = generator.integers(0, 2**64, len(sizes), dtype=np.uint64)
+        digests[::3] = digests[: len(digests[::3])]  # some are equal
+        digests >>= np.uint64(number % 3)  # and some far from evenly spread
+        wanted = fraction * sum(sizes)
+        expected, chosen = set(), 0
+        for index in sorted(range(len(sizes)), key=lambda index: (int(digests[index]), index)):
+            if chosen < wanted and chosen + sizes[index] <= 1.5 * wanted:
+                expected.add(index)
+                chosen += sizes[index]
+        split = plan_split(sizes, digests.tolist(), fraction)
+        if chosen < 0.5 * wanted:
+            assert split.validation_documents == 0
+            continue
+        assert split.validation_documents == len(expected) > 0
+        assert {index for index in range(len(sizes)) if next(split.parts(iter("x")))[0]} == expected
+
+
 def test_tail_of_few_documents(tmp_path: Path) -> None:
     texts = ["a" * 50, "b" * 45, "c" * 5]
     prepared = prepare(

@@ -25,8 +25,8 @@ SHINGLE_BYTES = 32
 # Passages of the whole text that are kept at most, 8 bytes each. Of a small one every fourth.
 _MOST_PASSAGES = 1 << 20
 _LARGEST_SHARE = 0.25
-# Documents that are compared at most: the first ones, some 40 bytes each.
-_MOST_DOCUMENTS = 1 << 22
+# Documents that are compared at most: the first ones, some 60 bytes each.
+_MOST_DOCUMENTS = 1 << 20
 # Documents are alike if one of two signatures is: three minima of hashes each (Broder 1997, with
 # the buckets of Li, Owen and Zhang 2012). That is so for 98% of those that have 95% of their
 # shingles in common, for 57% of those with 70%, and for 5% of those with 30%.

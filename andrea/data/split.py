@@ -74,10 +74,22 @@ def plan_split(sizes: Sequence[int], digests: Sequence[int], fraction: float) ->
     wanted = total * fraction
     is_validation = np.zeros(len(sizes), dtype=np.bool_)
     chosen = 0
-    for index in np.argsort(np.asarray(digests, dtype=np.uint64), kind="stable"):
+    for index in _by_digest(np.asarray(digests, dtype=np.uint64), fraction):
         if chosen >= wanted:
             break
         if chosen + sizes[index] <= 1.5 * wanted:
             is_validation[index] = True
             chosen += sizes[index]
     return DocumentSplit(is_validation) if chosen >= 0.5 * wanted else tail
+
+
+def _by_digest(digests: NDArray[np.uint64], fraction: float) -> Iterator[int]:
+    """Yield all documents in the order of their digests.
+
+    Those that are usually enough are sorted first: of many documents an order of all takes memory.
+    """
+    border = np.uint64(min(2 * fraction, 0.99) * 2**64)
+    for part in (digests < border, digests >= border):
+        places = np.flatnonzero(part)
+        for index in places[np.argsort(digests[places], kind="stable")]:
+            yield int(index)
