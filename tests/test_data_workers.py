@@ -6,6 +6,7 @@ import operator
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,45 @@ def test_a_reader_that_stops_leaves_no_process(children: list[Any]) -> None:
     assert next(results) == 0
     results.close()
     assert len(children) == 2  # the fixture checks that they are gone
+
+
+ENDLESS = """
+import itertools, operator
+from andrea.data import workers
+start = workers._Worker.__init__
+def tell(self, function):
+    start(self, function)
+    print(self._process.pid, flush=True)
+workers._Worker.__init__ = tell
+for result in workers.map_in_order(operator.neg, itertools.count(), 2):
+    pass
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no list of processes in /proc")
+def test_processes_end_when_the_first_is_killed() -> None:
+    root = Path(andrea.__file__).parents[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None
+        pids = [int(first.stdout.readline()) for _ in range(2)]
+        assert all(map(is_running, pids))
+        first.kill()
+    deadline = time.monotonic() + 30
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, pids))
 
 
 # ---- a whole text
