@@ -6,7 +6,10 @@ users call it.
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 
 from andrea.runs import RunFolder
 from cli_process import TEXT, TINY
-from faults.disk import Nursery, Outcome, open_nursery, rule
+from faults.disk import Nursery, Outcome, fault_library, open_nursery, rule
 from faults.rehearsal import Rehearsal, log, newest
 
 CHECKPOINTS = "*/run/checkpoints/*"
@@ -49,6 +52,60 @@ def refused(done: Outcome, *said: str) -> str:
     for words in said:
         assert words in line
     return line
+
+
+# ---- the disk that fails is what its rules say
+
+_WRITES = """
+import os, sys
+os.chdir(sys.argv[1])
+first = os.open("first", os.O_WRONLY | os.O_CREAT)
+os.write(first, b"synced")
+os.fsync(first)
+os.write(first, b" and not")
+os.close(first)
+with open("second", "wb") as file:
+    file.write(b"never synced")
+os.rename("second", "renamed")
+folder = os.open(".", os.O_RDONLY)
+os.fsync(folder)
+os.rename("first", "last")
+os.unlink("absent")
+"""
+
+
+def disk_after(folder: Path, rules: str) -> tuple[int, dict[str, bytes]]:
+    """How a program that writes files ends, and what it leaves."""
+    environment = {**os.environ, "LD_PRELOAD": str(fault_library()), "FAULTS_RULES": rules}
+    done = subprocess.run(
+        [sys.executable, "-c", _WRITES, str(folder)], env=environment, capture_output=True
+    )
+    return done.returncode, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("rules", "code", "files"),
+    [
+        # Without a fault it gets to the file that isn't there.
+        ("", 1, {"last": b"synced and not", "renamed": b"never synced"}),
+        (rule("unlink", "kill", "*"), -9, {"last": b"synced and not", "renamed": b"never synced"}),
+        # The folder was synced after one name was given, and before the other.
+        (rule("unlink", "powercut", "*"), -9, {"first": b"synced", "renamed": b""}),
+        (rule("write", "ENOSPC", "*/first", 2), 1, {"first": b"synced"}),
+        (
+            rule("write", "short", "*/first", 2),
+            1,
+            {"last": b"synced and", "renamed": b"never synced"},
+        ),
+        (rule("write", "torn", "*/first", 2), -9, {"first": b"synced and"}),
+        (rule("sync", "EIO", "*/first"), 1, {"first": b"synced"}),
+        (rule("change", "kill", "*", 5), -9, {"first": b"synced and not"}),
+    ],
+)
+def test_the_disk_that_fails(
+    tmp_path: Path, rules: str, code: int, files: dict[str, bytes]
+) -> None:
+    assert disk_after(tmp_path, rules) == (code, files)
 
 
 # ---- while it trains

@@ -36,12 +36,8 @@ def run_case(reader: Reader, seed: int, folder: Path) -> str:
         text = str(error)
         assert text and "\n" not in text, f"seed {seed}: not one line: {text!r}"
         return "refused"
-    except BaseException as error:
-        error.add_note(f"seed {seed} of {type(reader).__name__}") if hasattr(
-            error, "add_note"
-        ) else None
-        print(f"seed {seed} of {type(reader).__name__}")
-        raise
+    except Exception as error:
+        raise AssertionError(f"seed {seed} of {type(reader).__name__}: {error!r}") from error
 
 
 def run_cases(reader: Reader, seeds: Iterable[int], folder: Path) -> Counter[str]:
