@@ -42,6 +42,7 @@ def short(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Rehears
     killed = rehearsal.begin("begun", rule("rename", "kill", "*/begun/checkpoints/*", 4)).wait()
     assert killed.was_killed
     assert rehearsal.step("begun") in range(4, 12)
+    rehearsal.damage("begun", "damaged")
     return rehearsal
 
 
@@ -149,13 +150,44 @@ def test_an_end_within_a_write(short: Rehearsal) -> None:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("of", [None, "begun"], ids=["new", "resumed"])
+@pytest.mark.parametrize("of", [None, "begun", "damaged"], ids=["new", "resumed", "fallen back"])
 @pytest.mark.parametrize("action", ["kill", "torn", "powercut"])
 def test_an_end_at_every_call(short: Rehearsal, of: str | None, action: str) -> None:
     calls = len(traced(short, of).met)
     assert calls > 100
     for number in range(1, calls + 1):
         end_at(short, of, action, number)
+
+
+def end_while_preparing(rehearsal: Rehearsal, action: str, number: int) -> None:
+    """End a run while it fills an empty cache, and begin it again."""
+    place(rehearsal, None)
+    shutil.rmtree(rehearsal.folder / ".cache")
+    done = rehearsal.begin("run", rule("change", action, "*/.cache/*", number)).wait()
+    assert done.was_killed and done.met
+    rehearsal.finish("run")
+
+
+def calls_while_preparing(rehearsal: Rehearsal) -> int:
+    place(rehearsal, None)
+    shutil.rmtree(rehearsal.folder / ".cache")
+    done = rehearsal.begin("run", rule("change", "trace", "*/.cache/*", count=0)).wait()
+    assert done.code == 0, done.err
+    return len(done.met)
+
+
+def test_an_end_while_a_text_is_prepared(short: Rehearsal) -> None:
+    calls = calls_while_preparing(short)
+    assert calls > 8
+    end_while_preparing(short, "kill", calls // 2)
+    end_while_preparing(short, "powercut", calls - 1)
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize("action", ["kill", "torn", "powercut"])
+def test_an_end_at_every_call_of_preparation(short: Rehearsal, action: str) -> None:
+    for number in range(1, calls_while_preparing(short) + 1):
+        end_while_preparing(short, action, number)
 
 
 # ---- signals

@@ -13,6 +13,8 @@ from cli_process import TEXT, TINY
 
 from .disk import Child, Nursery, Outcome
 
+DAMAGED = "damaged"
+
 
 class Rehearsal:
     """A folder with a text, in which the same run is trained again and again.
@@ -59,11 +61,20 @@ class Rehearsal:
         shutil.copytree(self.folder / of, target)
         return target
 
+    def damage(self, of: str, out: str) -> None:
+        """A copy of a run whose newest checkpoint is damaged."""
+        path = newest(self.copy(of, out))
+        content = bytearray(path.read_bytes())
+        content[-9] ^= 1
+        path.write_bytes(content)
+        (self.folder / out / DAMAGED).touch()
+
     def step(self, out: str) -> int | None:
-        """The step that a run would go on from; None where it never saved. Nothing is damaged."""
+        """The step that a run would go on from; None where it never saved. Nothing is damaged,
+        but for what a test damaged."""
         try:
             with RunFolder.open(self.folder / out) as run:
-                assert run.damaged == ()
+                assert run.damaged == () or (self.folder / out / DAMAGED).exists()
                 run.tokenizer()
                 return run.state().step
         except RunError:
