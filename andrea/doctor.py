@@ -91,7 +91,16 @@ def _space(path: Path) -> tuple[Verdict, str]:
     free = shutil.disk_usage(existing).free
     verdict: Verdict = "ok" if free > _LITTLE_SPACE else "problem"
     advice = "" if verdict == "ok" else ": too little for checkpoints, free some"
-    return verdict, f"{size(free)} free in {path}{advice}"
+    return verdict, f"{size(free)} free in {path}{_prepared_texts(path)}{advice}"
+
+
+def _prepared_texts(path: Path) -> str:
+    from .data.cache import CACHE_LIMIT, cache_size
+
+    texts, taken = cache_size(path)
+    if not texts:
+        return ""
+    return f"; prepared texts there: {texts:,}, {size(taken)} of at most {size(CACHE_LIMIT)}"
 
 
 def _kernels() -> tuple[Verdict, str]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from andrea.data import PreparedData, prepare
-from andrea.data.cache import CACHE_LIMIT, TokenCache
+from andrea.data.cache import CACHE_LIMIT, TokenCache, _items, cache_size
 from andrea.errors import DataError
 
 TEXTS = ("Call me Ishmael. ", "It is a truth universally acknowledged, ", "Alice was beginning ")
@@ -140,11 +140,18 @@ def test_what_vanishes_meanwhile_is_no_error(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = prepare_number(tmp_path, 0)
-    store = TokenCache(cache, 0)
-    items = store._items()
+    texts, taken = cache_size(cache)
+    assert texts == 1 and taken > entry_size(cache, prepared)
+    items = _items(cache)
     assert {item.path.name for item in items} >= {prepared.fingerprint}
-    assert sum(item.num_bytes for item in items) > entry_size(cache, prepared)
-    monkeypatch.setattr(TokenCache, "_items", lambda self: items)
+    monkeypatch.setattr("andrea.data.cache._items", lambda folder: items)
+    store = TokenCache(cache, 0)
     store._remove_least_used("")
     store._remove_least_used("")
     assert list(cache.iterdir()) == []
+
+
+def test_the_size_of_no_cache(tmp_path: Path) -> None:
+    assert cache_size(tmp_path / "nowhere") == (0, 0)
+    (tmp_path / "book.txt").write_text("not a prepared text")
+    assert cache_size(tmp_path) == (0, 0)

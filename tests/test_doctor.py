@@ -141,6 +141,18 @@ def test_a_full_disk_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert found["cache"].verdict == "problem" and str(missing) in found["cache"].text
 
 
+def test_what_the_cache_holds_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from andrea.data import prepare
+
+    monkeypatch.setattr(selfcheck, "compare", lambda device, precision: ("ok", ""))
+    (tmp_path / "book.txt").write_text("All work and no play makes Jack a dull boy. " * 100)
+    prepare([tmp_path / "book.txt"], cache_dir=tmp_path / "cache", tokenizer="byte")
+    folders = [("folder", tmp_path), ("cache", tmp_path / "cache")]
+    found = {finding.name: finding.text for finding in doctor.examine(folders)}
+    assert re.search(r"; prepared texts there: 1, 9\.\d KB of at most 20\.0 GB$", found["cache"])
+    assert "prepared" not in found["folder"]
+
+
 def test_the_arithmetic_beside_the_engine_is_the_reference() -> None:
     config = andrea.ModelConfig(vocab_size=13, block_size=7, n_layer=2, n_head=2, n_embd=8)
     random = np.random.default_rng(3)

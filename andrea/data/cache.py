@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from andrea.data.token_file import TokenArray, TokenFileFacts, open_tokens
 from andrea.errors import DataError
 from andrea.tokenizers import TrainedTokenizer, tokenizer_from_dict
+from andrea.words import size
 
 _WORK_PREFIX = "unfinished-"
 _ABANDONED_AFTER_SECONDS = 24 * 3600
@@ -64,9 +65,9 @@ class TokenCache:
             yield
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                taken = sum(item.num_bytes for item in self._items()) / 1e9
+                taken = size(cache_size(self._folder)[1])
                 seen = (
-                    f"the disk is full: free some space there (prepared texts take {taken:.1f} GB "
+                    f"the disk is full: free some space there (prepared texts take {taken} "
                     "and may be deleted), or"
                 )
             else:
@@ -140,25 +141,12 @@ class TokenCache:
             write_sealed(work / "tokenizer.json", state)
             os.replace(work / "tokenizer.json", self._folder / f"{request}.json")
 
-    def _items(self) -> list[_Item]:
-        """Return all entries and tokenizers, those that were not used for longest first."""
-        items = []
-        # What another process removes meanwhile is not there anymore.
-        with suppress(OSError):
-            for path in filter(lambda path: _OWN_NAME.fullmatch(path.name), self._folder.iterdir()):
-                with suppress(OSError):
-                    mark = path if path.is_file() else path / _RECORD
-                    files = [mark] if path.is_file() else path.iterdir()
-                    num_bytes = sum(file.stat().st_size for file in files)
-                    items.append(_Item(mark.stat().st_mtime_ns, path, num_bytes))
-        return sorted(items)
-
     def _remove_least_used(self, kept: str) -> None:
         """Remove entries until all take no more than the limit; `kept` is the one in use here.
 
         Other processes may have others mapped: those stay readable until they are closed.
         """
-        items = self._items()
+        items = _items(self._folder)
         taken = sum(item.num_bytes for item in items)
         for _, path, num_bytes in items:
             if taken <= self._limit:
@@ -181,6 +169,28 @@ class TokenCache:
                 last_write = max(path.stat().st_mtime for path in [folder, *folder.rglob("*")])
                 if time.time() - last_write > _ABANDONED_AFTER_SECONDS:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def cache_size(folder: str | os.PathLike[str]) -> tuple[int, int]:
+    """Return how many prepared texts a cache's folder holds, and the bytes of all it holds."""
+    items = _items(Path(folder))
+    return sum(not item.path.suffix for item in items), sum(item.num_bytes for item in items)
+
+
+def _items(folder: Path) -> list[_Item]:
+    """Return all entries and tokenizers, those that were not used for longest first."""
+    items = []
+    # What another process removes meanwhile is not there anymore.
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if not _OWN_NAME.fullmatch(path.name):
+                continue
+            with suppress(OSError):
+                mark = path if path.is_file() else path / _RECORD
+                files = [mark] if path.is_file() else path.iterdir()
+                num_bytes = sum(file.stat().st_size for file in files)
+                items.append(_Item(mark.stat().st_mtime_ns, path, num_bytes))
+    return sorted(items)
 
 
 def _mark_as_used(path: Path) -> None:
