@@ -184,6 +184,36 @@ def test_what_fails_again_and_again_is_not_told_at_every_step(rehearsal: Rehears
     assert 1 <= done.out.count("training goes on") <= 6
 
 
+WILD = (*TINY, "--batch-size", "4", "--steps", "4", "--learning-rate", "1e30", "--no-report")
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync", "rename"])
+def test_a_bad_step_that_cannot_be_recorded_is_no_second_fault(
+    rehearsal: Rehearsal, call: str
+) -> None:
+    out = f"wild-{call}"
+    rules = rule(call, "ENOSPC", f"*/{out}/incidents/*", count=0)
+    arguments = ("train", "book.txt", *WILD, "--out", out)
+    done = rehearsal.nursery.run(rehearsal.folder, *arguments, rules=rules)
+    assert (done.code, done.err) == (0, "")
+    assert done.met
+    assert f"cannot write {out}/incidents/step-00000002.npz: No space left on device" in done.out
+    assert "step 4 was skipped" in done.out
+    assert list((rehearsal.folder / out / "incidents").iterdir()) == []
+
+
+def test_what_a_killed_process_left_of_a_bad_step_goes_with_the_next(rehearsal: Rehearsal) -> None:
+    arguments = ("train", "book.txt", *WILD, "--out", "wild")
+    rules = rule("rename", "kill", "*/wild/incidents/*")
+    assert rehearsal.nursery.run(rehearsal.folder, *arguments, rules=rules).was_killed
+    incidents = rehearsal.folder / "wild" / "incidents"
+    assert [path.suffix for path in incidents.iterdir()] == [".tmp"]
+    done = rehearsal.nursery.run(rehearsal.folder, "train", "--resume", "wild", "--steps", "6")
+    assert (done.code, done.err) == (0, "")
+    names = sorted(path.name for path in incidents.iterdir())
+    assert names == [f"step-{step:08}.npz" for step in range(2, 7)]
+
+
 # ---- where it begins
 
 
