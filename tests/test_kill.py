@@ -124,9 +124,9 @@ def end_at(rehearsal: Rehearsal, of: str | None, action: str, number: int) -> No
 @pytest.mark.parametrize(
     ("of", "action", "one_of"),
     [
-        pytest.param("begun", "powercut", 1, id="a power cut"),
+        pytest.param("begun", "powercut", 2, id="a power cut"),
         pytest.param("begun", "kill", 3, id="kill -9"),
-        pytest.param(None, "powercut", 3, id="a power cut at the beginning"),
+        pytest.param(None, "powercut", 4, id="a power cut at the beginning"),
     ],
 )
 def test_an_end_at_each_kind_of_call(
@@ -137,7 +137,7 @@ def test_an_end_at_each_kind_of_call(
     for call in ("create log.jsonl", "sync log.jsonl", "sync checkpoints", "rename step", "unlink"):
         assert call in names
     assert "write step-nnnnnnnn.safetensors.tmp" in names
-    for number, _ in kinds[::one_of]:
+    for number, _ in kinds[::-one_of]:
         end_at(short, of, action, number)
 
 
