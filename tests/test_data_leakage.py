@@ -150,11 +150,25 @@ def test_texts_without_enough_shingles_are_only_compared_whole() -> None:
     assert (found.documents, found.repeated, found.near_repeated) == (6, 1, 0)
 
 
+def test_one_stretch_in_common_makes_no_near_copy() -> None:
+    generator = np.random.default_rng(1)
+    documents = []
+    for _ in range(2000):
+        one, other = generator.integers(97, 123, (2, 60), dtype=np.uint8)
+        other[:32] = one[-32:]
+        documents += [one.tobytes(), other.tobytes()]
+    found = repetition(documents, [False] * len(documents), 0)
+    assert (found.documents, found.repeated, found.near_repeated) == (4000, 0, 0)
+
+
 def test_a_document_in_many_segments_is_one_document() -> None:
     texts = [prose(2000, seed).encode() for seed in (1, 2, 1, 3)]
     check = RepetitionCheck()
+    minima = []
     for text in texts:
         cuts = [text[n : n + 5000] for n in range(0, len(text), 5000)]
+        of_cuts = sketch(cuts, np.zeros(len(cuts), dtype=np.bool_), 0.1).minima
+        minima.append(of_cuts.min(axis=0))
         for batch in (cuts[:1], cuts[1:3], cuts[3:]):
             starts = np.zeros(len(batch), dtype=np.bool_)
             starts[0] = batch[0] is cuts[0]
@@ -162,6 +176,7 @@ def test_a_document_in_many_segments_is_one_document() -> None:
     # Digests that differ: they can only be found to be alike by their shingles.
     found = check.finish([len(text) for text in texts], [1, 2, 3, 4])
     assert (found.documents, found.repeated, found.near_repeated) == (4, 0, 1)
+    np.testing.assert_array_equal(np.concatenate(check._minima), minima)
 
 
 def test_a_segment_may_end_one_document_before_others_start() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from andrea.data import PreparedData, prepare
+from andrea.data.prepared import entropy
 from andrea.data.split import plan_split
 from andrea.data.token_file import TokenWriter, open_tokens, token_dtype
 from andrea.errors import DataError, TokenizerError
@@ -58,6 +59,14 @@ def test_bpe_tokens_do_not_depend_on_the_pieces(
     monkeypatch.setattr("andrea.data.encoding._BATCH_CHARS", 250)
     prepared = prepare_text(text, tokenizer=tokenizer, validation_fraction=0)
     np.testing.assert_array_equal(prepared.train[1:], tokenizer.encode(text))
+
+
+def test_entropy_of_the_training_tokens(prepare_text: Prepare) -> None:
+    prepared = prepare_text(TEXT * 60)
+    counts = np.bincount(prepared.train)
+    shares = counts[counts > 0] / len(prepared.train)
+    assert prepared.unigram_entropy == pytest.approx(-(shares * np.log(shares)).sum(), abs=1e-12)
+    assert entropy(np.zeros(5, dtype=np.int64)) == entropy(np.array([0, 7])) == 0.0
 
 
 def test_mapped_files_are_read_only(prepare_text: Prepare) -> None:

@@ -103,9 +103,7 @@ def sketch(segments: Sequence[bytes], is_validation: NDArray[np.bool_], share: f
     for first in range(0, len(data), _BLOCK):
         block = data[first : first + _BLOCK + PASSAGE_BYTES - 1]
         shingles, passages = _window_hashes(block)
-        places, owners = _inside(
-            _small(shingles[:_BLOCK], _SHINGLE_SHARE), first, ends, SHINGLE_BYTES
-        )
+        places, owners = _inside(_small(shingles, _SHINGLE_SHARE), first, ends, SHINGLE_BYTES)
         mixed = mix(shingles[places].astype(np.uint64))
         buckets = (mixed % np.uint64(_BUCKETS)).astype(np.int64)
         values = (mixed >> np.uint64(32)).astype(np.uint32)

@@ -88,8 +88,8 @@ def _by_digest(digests: NDArray[np.uint64], fraction: float) -> Iterator[int]:
 
     Those that are usually enough are sorted first: of many documents an order of all takes memory.
     """
-    border = np.uint64(min(2 * fraction, 0.99) * 2**64)
-    for part in (digests < border, digests >= border):
+    is_small = digests < np.uint64(min(2 * fraction, 0.99) * 2**64)
+    for part in (is_small, ~is_small):
         places = np.flatnonzero(part)
         for index in places[np.argsort(digests[places], kind="stable")]:
             yield int(index)
