@@ -276,9 +276,11 @@ class _Loop:
 
     def _look_at_learning(self) -> None:
         if guards.learning_is_judged(self.state, self.config):
-            from andrea.judging.unigram import unigram_entropy
+            usual = self.data.unigram_entropy
+            if usual is None:  # a text that was prepared by an older version
+                from andrea.judging.unigram import unigram_entropy
 
-            usual = unigram_entropy(self.data.train, self.model.config.vocab_size)
+                usual = unigram_entropy(self.data.train, self.model.config.vocab_size)
             mean = guards.mean_recent_loss(self.state)
             notice = guards.not_learning(self.state, self.config, mean, usual)
             self._tell(*([notice] if notice is not None else []))
