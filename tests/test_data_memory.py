@@ -90,6 +90,22 @@ def test_preparation_is_bounded(tmp_path: Path, kind: str) -> None:
     assert peak < 200
 
 
+def test_a_parquet_file_of_one_row_group_is_bounded(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    generator = np.random.default_rng(1)
+    texts = [generator.bytes(2000).hex() for _ in range(20_000)]
+    for name, rows in (("small", texts[:100]), ("large", texts)):
+        table = arrow.table({"text": rows})
+        parquet.write_table(
+            table, tmp_path / f"{name}.parquet", compression="none", use_dictionary=False
+        )
+    small, large = tmp_path / "small.parquet", tmp_path / "large.parquet"
+    before, peak, num_bytes = run(PREPARE, small, large, tmp_path / "cache")
+    assert num_bytes == 80_000_000
+    assert peak - before < 60, f"{peak:.0f} MB resident, {before:.0f} MB before"
+
+
 def test_processes_are_bounded(tmp_path: Path) -> None:
     generator = np.random.default_rng(1)
     words = np.array(

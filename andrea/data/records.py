@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from andrea.data.decoding import CHUNK
 from andrea.errors import DataError
 
 BAD_LINES = "bad lines"
@@ -99,7 +100,8 @@ def parquet_rows(path: Path, label: str, text_key: str) -> Iterator[tuple[str, f
             f'{label}: reading Parquet needs pyarrow: pip install "andrea[parquet]"'
         ) from None
     try:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
+        # Without a buffer size a whole row group is read at once, which may be the whole file.
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=CHUNK) as file:
             _check_column(file.schema_arrow, label, text_key)
             rows = 0
             for batch in file.iter_batches(batch_size=256, columns=[text_key]):
