@@ -327,11 +327,14 @@ def test_progress_reaches_the_end_of_each_stage(
     monkeypatch.setattr("andrea.data.sources.CHUNK", 500)
     text = TEXT * 40
     heard: list[tuple[str, int, int]] = []
-    prepare_text(text, tokenizer="char", progress=lambda *report: heard.append(report))
+    prepared = prepare_text(text, tokenizer="char", progress=lambda *report: heard.append(report))
+    train = len(prepared.train)
     stages = list(dict.fromkeys(stage for stage, _, _ in heard))
     assert stages == ["read", "scan", "tokenizer", "check", "encode"]
     total = len(text.encode())
-    assert {size for _, _, size in heard} == {total}
+    assert {size for stage, _, size in heard if stage != "check"} == {total}
+    # What was written is read back: one byte for each of the characters and the marker.
+    assert heard[-2:] == [("check", tokens, len(text) + 1) for tokens in (train, len(text) + 1)]
     for stage in ("read", "scan", "encode"):
         done = [now for name, now, _ in heard if name == stage]
         assert done == sorted(done) and done[0] == 0 and done[-1] == total and len(done) > 3

@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -86,14 +86,29 @@ class TokenCache:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def load(self, key: str) -> tuple[TokenArray, TokenArray, dict[str, Any]] | None:
-        """Return train and validation tokens and the record, or None if absent or damaged."""
+    def load(
+        self, key: str, on_read: Callable[[int, int], None] = lambda done, total: None
+    ) -> tuple[TokenArray, TokenArray, dict[str, Any]] | None:
+        """Return train and validation tokens and the record, or None if absent or damaged.
+
+        All tokens are read for that; `on_read` hears how many bytes so far, and in all.
+        """
         folder = self._folder / key
         record = read_sealed(folder / _RECORD)
         if record is None:
             return None
-        train = open_tokens(folder / "train.npy", TokenFileFacts(**record["train"]))
-        validation = open_tokens(folder / "validation.npy", TokenFileFacts(**record["validation"]))
+        facts = {name: TokenFileFacts(**record[name]) for name in ("train", "validation")}
+        total = sum(of_file.num_bytes for of_file in facts.values())
+        done = 0
+
+        def add(num_bytes: int) -> None:
+            nonlocal done
+            done += num_bytes
+            on_read(done, total)
+
+        train, validation = (
+            open_tokens(folder / f"{name}.npy", of_file, add) for name, of_file in facts.items()
+        )
         if train is None or validation is None:
             return None
         _mark_as_used(folder / _RECORD)

@@ -95,7 +95,7 @@ def prepare(
                 cache.publish_tokenizer(work, request, trained)
         key = digest_of([content, trained.tokenizer.to_dict()])
         text.stage("check")
-        entry = cache.load(key)
+        entry = cache.load(key, text.checked)
         cached = entry is not None
         if entry is None:
             entry_folder = work / "entry"
@@ -104,7 +104,7 @@ def prepare(
                     text, trained.tokenizer, validation_fraction, entry_folder, processes
                 )
                 cache.publish(entry_folder, key, *facts, record)
-            entry = cache.load(key)
+            entry = cache.load(key, text.checked)
     if entry is None:
         raise DataError(f"{cache_dir}: what was written there does not read back: check the disk")
     prepared = _prepared(entry, trained, listing, key, cached)
@@ -136,6 +136,11 @@ class _Text:
         self._done += num_bytes
         if self._progress is not None:
             self._progress(self._stage, self._done, self._total)
+
+    def checked(self, done: int, total: int) -> None:
+        """Tell of tokens that are read back; their bytes are not those of the text."""
+        if self._progress is not None:
+            self._progress("check", done, total)
 
     def content_digest(self) -> str:
         whole = hashlib.blake2b(digest_size=16)

@@ -6,6 +6,7 @@ They open as memory maps, so that a text larger than memory can be trained on.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,11 @@ class TokenFileFacts:
     dtype: str
     length: int
     digest: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the tokens take."""
+        return self.length * np.dtype(self.dtype).itemsize
 
 
 class TokenWriter:
@@ -77,8 +83,13 @@ class TokenWriter:
                 self._file.write(_header(self._dtype, self._length))
 
 
-def open_tokens(path: Path, facts: TokenFileFacts) -> TokenArray | None:
-    """Return the file as a read-only memory map, or None if it is not what `facts` says."""
+def open_tokens(
+    path: Path, facts: TokenFileFacts, on_read: Callable[[int], None] = lambda num_bytes: None
+) -> TokenArray | None:
+    """Return the file as a read-only memory map, or None if it is not what `facts` says.
+
+    All of it is read for that; `on_read` hears how many bytes were read since it was last called.
+    """
     dtype = np.dtype(facts.dtype)
     try:
         with open(path, "rb") as file:
@@ -89,7 +100,8 @@ def open_tokens(path: Path, facts: TokenFileFacts) -> TokenArray | None:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
                 size += len(chunk)
-        if size != facts.length * dtype.itemsize or digest.hexdigest() != facts.digest:
+                on_read(len(chunk))
+        if size != facts.num_bytes or digest.hexdigest() != facts.digest:
             return None
         tokens: TokenArray = np.load(path, mmap_mode="r")
     except OSError:
