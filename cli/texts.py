@@ -23,7 +23,7 @@ _STAGES = {
     "scan": "reading the text",
     "tokenizer": "learning the tokenizer",
     "encode": "turning text into tokens",
-    "check": "looking whether the text changed",
+    "check": "checking the tokens",
 }
 _SHOWN_NAMES = 3
 
