@@ -70,9 +70,15 @@ def test_a_dead_process_costs_no_batch(children: list[Any]) -> None:
     assert results == [-number for number in range(30)]
 
 
-def test_without_processes_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+@pytest.mark.parametrize(
+    ("name", "value"), [("executable", "/nowhere/python"), ("executable", ""), ("frozen", True)]
+)
+def test_where_no_python_can_be_started_the_work_is_done_here(
+    monkeypatch: pytest.MonkeyPatch, children: list[Any], name: str, value: object
+) -> None:
+    monkeypatch.setattr(sys, name, value, raising=False)
     assert list(map_in_order(operator.neg, range(5), 2)) == [0, -1, -2, -3, -4]
+    assert not children
 
 
 def test_a_function_that_cannot_be_sent_is_used_here(children: list[Any]) -> None:

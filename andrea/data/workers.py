@@ -90,6 +90,8 @@ class _Worker:
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        if not sys.executable or getattr(sys, "frozen", False):
+            return  # what runs here is no Python that could be started again
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _CHILD],
