@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def text_summary(request: TextRequest, data: PreparedData) -> dict[str, Any]:
         "tokenizer": data.tokenizer.describe(),
         "vocab_size": data.tokenizer.vocab_size,
         "fingerprint": data.fingerprint,
+        "unigram_entropy": _rounded(data.unigram_entropy),
+        **({"repetition": asdict(data.repetition)} if data.repetition is not None else {}),
         "notes": list(data.notes),
     }
 
