@@ -23,10 +23,14 @@ OTHER_ENGINES = (
     "test_sim.py",
     "test_sanitized_suite.py",
 )
-# A sanitizer takes memory and address space of its own, and programs that aren't Python's fail.
-NOT_OF_THE_ENGINE = (
-    "test_library_loading.py",
+# Programs that aren't Python's: a compiler, a browser, the loader.
+OTHER_PROGRAMS = ("test_docs.py", "test_library_loading.py", "test_report_browser.py")
+# A sanitizer takes memory and address space of its own.
+OF_MEMORY = (
     "test_data_memory.py",
+    "test_budgets.py::test_a_run_takes_what_is_planned",
+    "test_budgets.py::test_the_limit_of_a_process_counts",
+    "test_resume.py::test_a_resume_takes_no_more_memory_than_the_first_run",
 )
 HOURS = 3600.0
 
@@ -59,7 +63,8 @@ def test_the_suite_is_clean_under(
     isa = {"MICROGPT_HAVE_AVX512": "OFF"} if sanitizers != "thread" else {"MICROGPT_ISA": "generic"}
     configure(copy_sources(tmp_path), tmp_path / "build", MICROGPT_SANITIZE=sanitizers, **isa)
     library = build(tmp_path / "build")
-    left_out = [f"--ignore={name}" for name in (*OTHER_ENGINES, *NOT_OF_THE_ENGINE)]
+    left_out = [f"--ignore={name}" for name in (*OTHER_ENGINES, *OTHER_PROGRAMS)]
+    left_out += [f"--deselect=tests/{name}" for name in OF_MEMORY]
     selection = ["-m", "not gpu and not complete", "--capture=sys", "--tb=short", *left_out]
     done = run_tests(library, *selection, seconds=3 * HOURS, LD_PRELOAD=preload, **options)
     said = done.stdout[-6000:] + done.stderr[-6000:]
