@@ -96,6 +96,11 @@ def metadata_of(info: CheckpointInfo, optimizer_steps: int) -> dict[str, str]:
     return metadata
 
 
+def moment_names() -> tuple[str, str]:
+    """Where the first and the second moment of the parameter "{}" are in a file."""
+    return _FIRST_MOMENT + "{}", _SECOND_MOMENT + "{}"
+
+
 def state_tensors(model: GPT, *, moments: bool) -> dict[str, Tensor]:
     """Names in the file -> the model's tensors, on whatever device."""
     tensors = dict(model.tensors("parameters"))
@@ -127,6 +132,23 @@ class Checkpoint(Closing):
         """Whether training can go on from here; else the file holds weights only."""
         return self.info.state is not None
 
+    @property
+    def tensors(self) -> TensorFile:
+        """The file's tensors by the names of `state_tensors`, to be read one at a time."""
+        return self._file
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Updates that the optimizer did, on which its bias correction depends.
+
+        Raises:
+            CheckpointError: the file does not say, as one of weights doesn't.
+        """
+        steps = self._file.metadata.get(_OPTIMIZER_STEPS, "")
+        if not _COUNT.fullmatch(steps):
+            raise CheckpointError(f"{self.path} does not say how many steps its optimizer did")
+        return int(steps)
+
     def load(self, model: GPT, *, moments: bool) -> None:
         """Read parameters, and moments and the step count where asked, into the model's memory.
 
@@ -135,9 +157,7 @@ class Checkpoint(Closing):
         """
         if moments and not self.has_moments:
             raise CheckpointError(weights_only(self.path))
-        steps = self._file.metadata.get(_OPTIMIZER_STEPS, "")
-        if moments and not _COUNT.fullmatch(steps):
-            raise CheckpointError(f"{self.path} does not say how many steps its optimizer did")
+        steps = self.optimizer_steps if moments else 0
         self._check_shape(model.config)
         tensors = state_tensors(model, moments=moments)
         shapes = self._file.shapes
@@ -151,7 +171,7 @@ class Checkpoint(Closing):
             tensor.fill(partial(self._file.read_into, name))
         model.refresh()
         if moments:
-            model.step_count = int(steps)
+            model.step_count = steps
 
     def _check_tensors(self) -> None:
         """Refuse a model that the tensors can't fill, before anybody makes memory for it."""

@@ -160,6 +160,15 @@ class RunFolder(Closing):
         """How far the run got, as of the checkpoint that was opened."""
         return TrainState.from_dict(self.info.state or {})
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The opened checkpoint itself.
+
+        Raises:
+            RunError: the run is closed, or is training.
+        """
+        return self._opened()
+
     def tokenizer(self) -> Tokenizer:
         """The run's tokenizer.
 

@@ -12,6 +12,7 @@ from andrea.errors import TokenizerError
 from andrea.tokenizers.base import StreamingDecoder, Tokenizer
 from andrea.tokenizers.bpe import BPETokenizer
 from andrea.tokenizers.byte import ByteTokenizer
+from andrea.tokenizers.carried import CarriedTokenizer
 from andrea.tokenizers.char import CharTokenizer
 from andrea.tokenizers.choose import (
     TOKENIZER_NAMES,
@@ -24,6 +25,7 @@ __all__ = [
     "TOKENIZER_NAMES",
     "BPETokenizer",
     "ByteTokenizer",
+    "CarriedTokenizer",
     "CharTokenizer",
     "StreamingDecoder",
     "Tokenizer",
@@ -46,7 +48,9 @@ def tokenizer_from_dict(state: Mapping[str, Any]) -> Tokenizer:
         return CharTokenizer(characters)
     if name == "bpe":
         return _bpe_from_dict(state)
-    raise TokenizerError(f"no tokenizer is called {name!r}: known are byte, char, bpe")
+    if name == "json":
+        return CarriedTokenizer.from_dict(state)
+    raise TokenizerError(f"no tokenizer is called {name!r}: known are byte, char, bpe, json")
 
 
 def _bpe_from_dict(state: Mapping[str, Any]) -> BPETokenizer:

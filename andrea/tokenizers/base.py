@@ -33,18 +33,25 @@ def well_formed(text: str) -> str:
 
 
 class Tokenizer(ABC):
-    """Maps text to token ids below `vocab_size` and back; the last id marks a document's start."""
+    """Maps text to token ids below `vocab_size` and back; one marks a document's start, in most
+    kinds the last."""
 
     name: ClassVar[str]
 
-    def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        """Take the UTF-8 bytes of each token; the beginning-of-document token is added after."""
-        self._token_bytes = [*token_bytes, b""]
+    def __init__(
+        self, token_bytes: Sequence[bytes], beginning_of_document: int | None = None
+    ) -> None:
+        """Take the UTF-8 bytes of each token, and which of them marks a document's start; None: one
+        that is added after them."""
+        self._token_bytes = [*token_bytes, *([b""] if beginning_of_document is None else [])]
         self._token_lengths = np.array([len(data) for data in self._token_bytes], dtype=np.int64)
         self._all_bytes = np.frombuffer(b"".join(self._token_bytes), dtype=np.uint8)
         self._token_starts = np.cumsum(self._token_lengths) - self._token_lengths
         self.vocab_size = len(self._token_bytes)
-        self.beginning_of_document = self.vocab_size - 1
+        last = self.vocab_size - 1
+        self.beginning_of_document = (
+            last if beginning_of_document is None else beginning_of_document
+        )
 
     @abstractmethod
     def encode(self, text: str) -> NDArray[np.int32]:

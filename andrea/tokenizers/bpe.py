@@ -16,7 +16,7 @@ from tokenizers import Regex, models, pre_tokenizers, trainers
 
 from andrea.errors import TokenizerError
 from andrea.tokenizers.base import Tokenizer, well_formed
-from andrea.tokenizers.words import WordMemory
+from andrea.tokenizers.words import WordMemory, cut_between_words, pieces_between_words
 
 # Texts are encoded in pieces of this many characters, together until they hold that many.
 _PIECE = 1 << 14
@@ -25,7 +25,7 @@ _TOGETHER = 1 << 20
 _LONGEST_WORD = 256
 
 
-def _byte_symbols() -> dict[int, str]:
+def byte_symbols() -> dict[int, str]:
     """Map each byte to the printable character GPT-2 writes for it, in the order of its ids."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [value for value in range(256) if value not in set(printable)]
@@ -33,7 +33,7 @@ def _byte_symbols() -> dict[int, str]:
     return symbols | {value: chr(256 + rank) for rank, value in enumerate(others)}
 
 
-_SYMBOL_OF_BYTE = _byte_symbols()
+_SYMBOL_OF_BYTE = byte_symbols()
 
 
 class BPETokenizer(Tokenizer):
@@ -113,10 +113,7 @@ class BPETokenizer(Tokenizer):
         sides are split as before. A text without such a place is cut at its end, which may cost a
         token.
         """
-        cut = max(text.rfind(" "), text.rfind("\n"))
-        while cut > 0 and text[cut - 1].isspace():
-            cut = max(text.rfind(" ", 0, cut), text.rfind("\n", 0, cut))
-        return cut if cut > 0 else len(text)
+        return cut_between_words(text)
 
     def to_dict(self) -> dict[str, Any]:
         """Return name, the pattern that splits text, and the merges as pairs of token ids."""
@@ -146,10 +143,4 @@ class BPETokenizer(Tokenizer):
         return (encoding.ids for encoding in encodings)
 
     def _pieces(self, text: str) -> list[str]:
-        pieces = []
-        start = 0
-        while len(text) - start > _PIECE:
-            cut = start + self.safe_cut(text[start : start + _PIECE])
-            pieces.append(text[start:cut])
-            start = cut
-        return [*pieces, text[start:]]
+        return pieces_between_words(text, _PIECE)

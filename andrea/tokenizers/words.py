@@ -88,6 +88,26 @@ def split_words(text: str) -> list[str]:
     return _word_pattern().findall(text)
 
 
+def cut_between_words(text: str) -> int:
+    """Return the last position between a non-space character and a space or line end, else the end
+    of the text."""
+    cut = max(text.rfind(" "), text.rfind("\n"))
+    while cut > 0 and text[cut - 1].isspace():
+        cut = max(text.rfind(" ", 0, cut), text.rfind("\n", 0, cut))
+    return cut if cut > 0 else len(text)
+
+
+def pieces_between_words(text: str, longest: int) -> list[str]:
+    """Return the text in pieces of at most so many characters, cut between words."""
+    pieces = []
+    start = 0
+    while len(text) - start > longest:
+        cut = start + cut_between_words(text[start : start + longest])
+        pieces.append(text[start:cut])
+        start = cut
+    return [*pieces, text[start:]]
+
+
 @cache
 def _word_pattern() -> re.Pattern[str]:
     r"""Return GPT-2's pattern for settled characters; what touches others is one long match.

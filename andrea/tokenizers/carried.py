@@ -1,0 +1,163 @@
+"""A tokenizer from elsewhere, as its tokenizer.json says it: byte-level BPE of any pattern.
+
+For models that were made by other programs; checkpoints carry the whole file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers as library
+from numpy.typing import NDArray
+
+from andrea.errors import TokenizerError
+from andrea.tokenizers.base import Tokenizer, well_formed
+from andrea.tokenizers.bpe import byte_symbols
+from andrea.tokenizers.words import cut_between_words, pieces_between_words
+
+# Longer texts are encoded in pieces of this many characters.
+_PIECE = 1 << 14
+
+
+class CarriedTokenizer(Tokenizer):
+    """What a tokenizer.json describes; ids without a token, as of a padded vocabulary, are empty.
+
+    Special tokens in a text are those tokens, as the file has it.
+    """
+
+    name = "json"
+
+    def __init__(
+        self, description: Mapping[str, Any], vocab_size: int, beginning_of_document: int
+    ) -> None:
+        """Take the parsed tokenizer.json, the model's vocabulary, and the token between documents.
+
+        Raises:
+            TokenizerError: it is no tokenizer, its tokens are not made of bytes, or they are not in
+                the vocabulary.
+        """
+        self.description = description
+        self._library = _library_of(description)
+        table = _token_table(self._library, description, vocab_size)
+        if not 0 <= beginning_of_document < vocab_size:
+            raise TokenizerError(
+                f"the token between documents is {beginning_of_document}, "
+                f"but the vocabulary has {vocab_size} tokens"
+            )
+        table[beginning_of_document] = b""
+        super().__init__(table, beginning_of_document)
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Return the tokens of the text, int32 (n,)."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Return the tokens of each text, on all cores."""
+        pieces = [pieces_between_words(well_formed(text), _PIECE) for text in texts]
+        encodings = iter(
+            self._library.encode_batch_fast(
+                [piece for of_text in pieces for piece in of_text], add_special_tokens=False
+            )
+        )
+        return [
+            np.concatenate([np.array(next(encodings).ids, dtype=np.int32) for _ in of_text])
+            for of_text in pieces
+        ]
+
+    def safe_cut(self, text: str) -> int:
+        """Return the last position between two words, where cutting changes no token with the
+        patterns in use; elsewhere it costs one."""
+        return cut_between_words(text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return name, the tokenizer.json, the vocabulary and the token between documents."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "vocab_size": self.vocab_size,
+            "beginning_of_document": self.beginning_of_document,
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> CarriedTokenizer:
+        """Rebuild it from `to_dict`; TokenizerError if the state is not one."""
+        description, sizes = state.get("description"), []
+        for key in ("vocab_size", "beginning_of_document"):
+            value = state.get(key)
+            if type(value) is not int or not 0 <= value < 2**31:
+                raise TokenizerError(f"the stored tokenizer has {key} {value!r:.40}: it is damaged")
+            sizes.append(value)
+        if not isinstance(description, Mapping):
+            raise TokenizerError("the stored tokenizer has no tokenizer.json: it is damaged")
+        return cls(description, *sizes)
+
+    def __reduce__(self) -> tuple[type[CarriedTokenizer], tuple[Any, ...]]:
+        """Pickle what it was made of."""
+        return CarriedTokenizer, (self.description, self.vocab_size, self.beginning_of_document)
+
+
+def _library_of(description: Mapping[str, Any]) -> library.Tokenizer:
+    try:
+        made = library.Tokenizer.from_str(json.dumps(description))
+        made.no_truncation()
+        made.no_padding()
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # a panic of the library is no Exception
+        seen = " ".join(str(error).split())
+        raise TokenizerError(f"the tokenizer.json can't be used: {seen:.200}") from None
+    return made
+
+
+def _token_table(
+    made: library.Tokenizer, description: Mapping[str, Any], vocab_size: int
+) -> list[bytes]:
+    """The bytes of each token of the vocabulary; special tokens stand for none."""
+    if not _is_byte_level(description.get("decoder")):
+        raise TokenizerError(
+            "the tokenizer.json is not byte-level, so its tokens stand for no bytes of their own; "
+            "Andrea reads the byte-level ones, as GPT-2's"
+        )
+    vocabulary: dict[str, int] = made.get_vocab(with_added_tokens=True)
+    highest = max(vocabulary.values(), default=-1)
+    if highest >= vocab_size:
+        raise TokenizerError(
+            f"the tokenizer has tokens up to {highest}, the model's vocabulary is {vocab_size}: "
+            "they do not belong together"
+        )
+    byte_of_symbol = {symbol: byte for byte, symbol in byte_symbols().items()}
+    added = {token.content: token for token in made.get_added_tokens_decoder().values()}
+    table = [b""] * vocab_size
+    for content, token in vocabulary.items():
+        if content in added:
+            table[token] = b"" if added[content].special else well_formed(content).encode()
+            continue
+        try:
+            table[token] = bytes(byte_of_symbol[symbol] for symbol in content)
+        except KeyError:
+            raise TokenizerError(
+                f"the tokenizer.json has a token {content!r:.40} that is not made of bytes"
+            ) from None
+    return table
+
+
+def _is_byte_level(decoder: Any) -> bool:
+    if not isinstance(decoder, Mapping):
+        return False
+    if decoder.get("type") == "Sequence":
+        parts = decoder.get("decoders")
+        return isinstance(parts, list) and len(parts) == 1 and _is_byte_level(parts[0])
+    return decoder.get("type") == "ByteLevel"
+
+
+def token_contents(description: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
+    """Text and id of each special token of a tokenizer.json."""
+    added = description.get("added_tokens")
+    for token in added if isinstance(added, list) else ():
+        if isinstance(token, Mapping) and token.get("special") is True:
+            content, number = token.get("content"), token.get("id")
+            if isinstance(content, str) and type(number) is int:
+                yield content, number
