@@ -18,12 +18,14 @@ __all__ = ["main"]
 _COMMANDS = (
     "train",
     "sample",
+    "serve",
     "eval",
     "replay",
     "report",
     "metrics",
     "info",
     "doctor",
+    "prefix",
     "completion",
 )
 

@@ -29,6 +29,7 @@ SECTIONS = (
     "Guards",
     "Data",
     "Sampling",
+    "Serving",
     "Machine",
     "Options",
 )
