@@ -6,7 +6,7 @@ For models that were made by other programs; checkpoints carry the whole file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,13 +151,3 @@ def _is_byte_level(decoder: Any) -> bool:
         parts = decoder.get("decoders")
         return isinstance(parts, list) and len(parts) == 1 and _is_byte_level(parts[0])
     return decoder.get("type") == "ByteLevel"
-
-
-def token_contents(description: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
-    """Text and id of each special token of a tokenizer.json."""
-    added = description.get("added_tokens")
-    for token in added if isinstance(added, list) else ():
-        if isinstance(token, Mapping) and token.get("special") is True:
-            content, number = token.get("content"), token.get("id")
-            if isinstance(content, str) and type(number) is int:
-                yield content, number

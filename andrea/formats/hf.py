@@ -1,0 +1,266 @@
+"""Hugging Face's GPT-2: folders for `GPT2LMHeadModel` and `AutoTokenizer`, written and read.
+
+GPT-2 keeps its linear weights as [in, out] there, and its head is the token embedding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from andrea.config import ModelConfig
+from andrea.errors import CheckpointError, ConfigError, TokenizerError
+from andrea.runs.tensorfile import Tensor, write_tensor_file
+from andrea.tokenizers import Tokenizer
+
+from .new_folder import new_folder, write_json
+from .safetensors_file import INDEX, SINGLE, SafetensorsFolder, read_json
+from .tokenizer_json import from_tokenizer_json, marker_of, to_tokenizer_json
+from .weights import LazyTensor, Weights, tensor_shapes
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+_TRUNK = "transformer."
+_HEAD = "lm_head.weight"
+# Stored by older versions of the library: the causal mask, which is no parameter.
+_MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+
+
+def is_transposed(name: str) -> bool:
+    """Whether GPT-2 keeps this tensor of ours the other way round: the blocks' linear weights."""
+    return name.startswith("h.") and name.endswith(".weight") and ".ln_" not in name
+
+
+# ---- what the architecture can express: key of config.json -> the one value that Andrea has
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+
+
+def config_json(config: ModelConfig, end_of_document: int) -> dict[str, Any]:
+    """The config.json of a model."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.block_size,
+        "n_ctx": config.block_size,
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": None,
+        **{key: values[0] for key, values in _FIXED.items()},
+        "reorder_and_upcast_attn": False,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "initializer_range": 0.02,
+        "bos_token_id": end_of_document,
+        "eos_token_id": end_of_document,
+        "torch_dtype": "float32",
+        "use_cache": True,
+    }
+
+
+def config_of(values: Mapping[str, Any], path: Path) -> ModelConfig:
+    """The sizes that a config.json says.
+
+    Raises:
+        CheckpointError: it is of another architecture, or of a kind of GPT-2 that Andrea lacks.
+        ConfigError: the sizes contradict each other.
+    """
+    if values.get("model_type") != "gpt2":
+        raise CheckpointError(
+            f"{path} is of the architecture {values.get('model_type')!r:.40}: Andrea reads 'gpt2'"
+        )
+    for key, known in _FIXED.items():
+        # 1e-05 and 0.00001 are one number; True is no 1.
+        value = values.get(key, known[0])
+        if not any(type(value) is type(one) and value == one for one in known):
+            raise CheckpointError(
+                f"{path} has {key} {value!r:.40}, Andrea's models have {known[0]!r}"
+            )
+    sizes = {
+        "vocab_size": values.get("vocab_size"),
+        "block_size": values.get("n_positions", values.get("n_ctx")),
+        **{name: values.get(name) for name in ("n_layer", "n_head", "n_embd")},
+    }
+    missing = next((name for name, size in sizes.items() if size is None), None)
+    if missing is not None:
+        raise CheckpointError(f"{path} does not say {missing.replace('block_size', 'n_positions')}")
+    config = ModelConfig.from_dict(sizes)
+    inner = values.get("n_inner")
+    if inner is not None and inner != config.mlp_dim:
+        raise CheckpointError(
+            f"{path} has n_inner {inner!r:.20}, Andrea's models have 4 x n_embd, {config.mlp_dim}"
+        )
+    return config
+
+
+# ---- out
+
+
+def export_hf(weights: Weights, path: Path) -> None:
+    """Write a folder that `transformers` loads.
+
+    Raises:
+        CheckpointError: there is something at `path`, the weights come without a tokenizer, or the
+            disk refuses.
+        TokenizerError: the tokenizer can't be written as tokenizer.json.
+    """
+    tokenizer = weights.tokenizer
+    if tokenizer is None:
+        raise CheckpointError("a Hugging Face folder has a tokenizer, but these weights have none")
+    end, marker = tokenizer.beginning_of_document, marker_of(tokenizer)
+    with new_folder(path) as folder:
+        write_json(folder / CONFIG, config_json(weights.config, end))
+        write_json(folder / TOKENIZER, to_tokenizer_json(tokenizer))
+        write_json(
+            folder / "tokenizer_config.json",
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "model_max_length": weights.config.block_size,
+                "bos_token": marker,
+                "eos_token": marker,
+                "clean_up_tokenization_spaces": False,
+            },
+        )
+        write_json(
+            folder / "generation_config.json",
+            {"_from_model_config": True, "bos_token_id": end, "eos_token_id": end},
+        )
+        write_tensor_file(folder / SINGLE, _hf_tensors(weights), {"format": "pt"})
+
+
+def _hf_tensors(weights: Weights) -> dict[str, Tensor]:
+    return {
+        _TRUNK + name: _transposed(tensor) if is_transposed(name) else tensor
+        for name, tensor in weights.parameters.items()
+    }
+
+
+def _transposed(tensor: Tensor) -> LazyTensor:
+    def read() -> NDArray[Any]:
+        return np.asarray(tensor).T
+
+    return LazyTensor(tensor.shape[::-1], read)
+
+
+# ---- in
+
+
+class HFFolder(SafetensorsFolder):
+    """A GPT-2 of Hugging Face, open for reading; `weights` are read from it while it is open.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the model is one that Andrea can't hold.
+        TokenizerError: the tokenizer is one that Andrea can't use.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer | None = None) -> None:
+        """Take the folder, and a tokenizer where its own is not meant."""
+        values = read_json(folder / CONFIG)
+        try:
+            config = config_of(values, folder / CONFIG)
+        except ConfigError as error:
+            raise CheckpointError(f"{folder / CONFIG}: {error}") from error
+        super().__init__(folder)
+        try:
+            tensors = self._tensors(config)
+            if tokenizer is None:
+                tokenizer = _tokenizer_of(folder, values, config)
+            self.weights = Weights(config, tensors, tokenizer)
+        except BaseException:
+            self.close()
+            raise
+
+    def _tensors(self, config: ModelConfig) -> dict[str, Tensor]:
+        stored = {name.removeprefix(_TRUNK): name for name in self.names()}
+        if len(stored) < len(self.names()):
+            raise CheckpointError(f"{self.folder}: tensors are there with and without {_TRUNK}")
+        # Before so many names are made.
+        if f"h.{config.n_layer - 1}.ln_1.weight" not in stored:
+            raise CheckpointError(f"{self.folder}: there are no tensors of {config.n_layer} layers")
+        tensors: dict[str, Tensor] = {}
+        for name, shape in tensor_shapes(config).items():
+            if name not in stored:
+                raise CheckpointError(f"{self.folder}: the tensor {_TRUNK}{name} is missing")
+            tensor = self.tensor(stored.pop(name))
+            there = shape[::-1] if is_transposed(name) else shape
+            if tensor.shape != there:
+                raise CheckpointError(
+                    f"{self.folder}: {name} is {tensor.shape}, {CONFIG} needs {there}"
+                )
+            tensors[name] = _transposed(tensor) if is_transposed(name) else tensor
+        head = stored.pop(_HEAD, None)
+        if head is not None:
+            self._check_head(self.tensor(head), tensors["wte.weight"])
+        extra = next((name for name in stored if not _MASKS.fullmatch(name)), None)
+        if extra is not None:
+            raise CheckpointError(f"{self.folder}: {extra} is no tensor of a GPT-2")
+        return tensors
+
+    def _check_head(self, head: Tensor, embedding: Tensor) -> None:
+        if head.shape != embedding.shape or not np.array_equal(
+            np.asarray(head), np.asarray(embedding)
+        ):
+            raise CheckpointError(
+                f"{self.folder}: {_HEAD} is not the token embedding; the head of Andrea's models is"
+            )
+
+
+def _tokenizer_of(folder: Path, values: Mapping[str, Any], config: ModelConfig) -> Tokenizer:
+    end = values.get("eos_token_id", values.get("bos_token_id"))
+    if isinstance(end, list) and end:
+        end = end[0]
+    if type(end) is not int or not 0 <= end < config.vocab_size:
+        end = None
+    if (folder / TOKENIZER).exists():
+        return from_tokenizer_json(read_json(folder / TOKENIZER), config.vocab_size, end)
+    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        return from_tokenizer_json(_of_two_files(folder), config.vocab_size, end)
+    raise TokenizerError(f"{folder} holds no {TOKENIZER}; name a tokenizer with --tokenizer")
+
+
+def _of_two_files(folder: Path) -> dict[str, Any]:
+    """What vocab.json and merges.txt, GPT-2's first files, say together."""
+    vocabulary = read_json(folder / "vocab.json")
+    try:
+        lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {folder / 'merges.txt'}: {error}") from error
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    marker = "<|endoftext|>"
+    specials = [
+        {"id": vocabulary[marker], "content": marker, **added, "special": True}
+        for _ in range(marker in vocabulary)
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": specials,
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": merges},
+    }
+
+
+def is_hf_folder(path: Path) -> bool:
+    """Whether a folder looks like one of Hugging Face's."""
+    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (SINGLE, INDEX))
