@@ -190,18 +190,14 @@ def _essence(description: Mapping[str, Any]) -> Any:
         return None
     if not isinstance(added, list) or len(added) != 1:
         return None
-    plain = {
-        key: value
-        for key, value in splitter.items()
-        if key not in ("trim_offsets",) and (key, value) != ("use_regex", True)
-    }
+    plain = _plain(splitter)
     # The same where they are not there.
     switches = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")
     return (
         # Older files do not name BPE, as the only kind.
         model.get("type") or "BPE",
         {token: number for token, number in vocabulary.items() if token != special[0][0]},
-        _merges(model),
+        stored_merges(model),
         [model.get(switch) or None for switch in switches],
         bool(model.get("byte_fallback")),
         plain,
@@ -211,7 +207,28 @@ def _essence(description: Mapping[str, Any]) -> Any:
     )
 
 
-def _merges(model: Mapping[str, Any]) -> list[list[str]] | None:
+def _plain(splitter: Mapping[str, Any]) -> dict[str, Any]:
+    """A way of splitting text without what changes no token, or is meant where it isn't said."""
+    return {
+        key: value
+        for key, value in splitter.items()
+        if key != "trim_offsets" and (key, value) != ("use_regex", True)
+    }
+
+
+def is_gpt2_split(description: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json describes BPE on words as GPT-2 splits them."""
+    splitter, model = description.get("pre_tokenizer"), description.get("model")
+    return (
+        isinstance(splitter, Mapping)
+        and isinstance(model, Mapping)
+        and model.get("type", "BPE") == "BPE"
+        and description.get("normalizer") is None
+        and _plain(splitter) == _plain(_BYTE_LEVEL)
+    )
+
+
+def stored_merges(model: Mapping[str, Any]) -> list[list[str]] | None:
     """Merges as pairs, whichever of the two ways they are written in."""
     merges = model.get("merges")
     if merges is None:
@@ -229,7 +246,7 @@ def _merges(model: Mapping[str, Any]) -> list[list[str]] | None:
 
 def _as_bpe(description: Mapping[str, Any]) -> Tokenizer | None:
     model = description.get("model")
-    merges = _merges(model) if isinstance(model, Mapping) else None
+    merges = stored_merges(model) if isinstance(model, Mapping) else None
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     if not merges or not isinstance(vocabulary, Mapping):
         return None

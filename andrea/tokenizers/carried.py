@@ -67,6 +67,11 @@ class CarriedTokenizer(Tokenizer):
             for of_text in pieces
         ]
 
+    def vocabulary(self) -> dict[str, int]:
+        """Each token as the tokenizer.json writes it, and its id."""
+        tokens: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        return tokens
+
     def safe_cut(self, text: str) -> int:
         """Return the last position between two words, where cutting changes no token with the
         patterns in use; elsewhere it costs one."""
