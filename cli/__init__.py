@@ -23,6 +23,8 @@ _COMMANDS = (
     "replay",
     "report",
     "metrics",
+    "export",
+    "import",
     "info",
     "doctor",
     "prefix",

@@ -168,8 +168,8 @@ class HFFolder(SafetensorsFolder):
         TokenizerError: the tokenizer is one that Andrea can't use.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer | None = None) -> None:
-        """Take the folder, and a tokenizer where its own is not meant."""
+    def __init__(self, folder: Path, *, with_tokenizer: bool = True) -> None:
+        """Take the folder, and whether its tokenizer is wanted."""
         values = read_json(folder / CONFIG)
         try:
             config = config_of(values, folder / CONFIG)
@@ -178,8 +178,7 @@ class HFFolder(SafetensorsFolder):
         super().__init__(folder)
         try:
             tensors = self._tensors(config)
-            if tokenizer is None:
-                tokenizer = _tokenizer_of(folder, values, config)
+            tokenizer = _tokenizer_of(folder, values, config) if with_tokenizer else None
             self.weights = Weights(config, tensors, tokenizer)
         except BaseException:
             self.close()

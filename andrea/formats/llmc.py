@@ -115,15 +115,15 @@ def _header(file: RawFile, magic: int, what: str) -> list[int]:
     return header
 
 
-def export_llmc(weights: Weights, path: Path, *, precision: str = "fp32") -> None:
-    """Write a model for llm.c: version 3 of precision "fp32", version 5 of "bf16".
+def export_llmc(weights: Weights, path: Path, *, precision: str = "f32") -> None:
+    """Write a model for llm.c: version 3 of precision "f32", version 5 of "bf16".
 
     Raises:
         CheckpointError: there is no such version, or the disk refuses.
     """
-    versions = {"fp32": 3, "bf16": 5}
+    versions = {"f32": 3, "bf16": 5}
     if precision not in versions:
-        raise CheckpointError(f"llm.c's models are fp32 or bf16, not {precision!r:.20}")
+        raise CheckpointError(f"llm.c's models are f32 or bf16, not {precision!r:.20}")
     version = versions[precision]
     config, dtype = weights.config, _VERSIONS[version]
     padded = -(-config.vocab_size // _PADDED_TO) * _PADDED_TO

@@ -1,0 +1,127 @@
+"""`andrea import PATH`: a model that another program made, as a run of Andrea's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .errors import Failure
+from .export import ORDERS
+from .option_kinds import SectionCommand, option, stack
+from .options import at_least_1, complete_presets
+
+if TYPE_CHECKING:
+    from andrea.config import ModelConfig
+
+_EPILOG = """\b
+andrea import gpt2-folder --out runs/gpt2
+andrea import gpt2_124M.bin --tokenizer gpt2-folder --out runs/gpt2
+"""
+_SHAPE = ("block_size", "n_layer", "n_head", "n_embd")
+
+
+_shape_options = stack(
+    option(
+        "--preset",
+        section="Model",
+        metavar="NAME",
+        shell_complete=complete_presets,
+        help="Of andrea, whose file doesn't say it: the shape.  [default: that of --tokenizer RUN]",
+    ),
+    option("--block-size", section="Model", type=at_least_1, help="Of andrea: tokens it sees."),
+    option("--n-layer", section="Model", type=at_least_1, help="Of andrea: blocks."),
+    option("--n-head", section="Model", type=at_least_1, help="Of andrea: attention heads."),
+    option("--n-embd", section="Model", type=at_least_1, help="Of andrea: width."),
+)
+
+
+@click.command(
+    "import", cls=SectionCommand, short_help="Take in a model of another program.", epilog=_EPILOG
+)
+@click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
+@option(
+    "--out",
+    section="Run",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FOLDER",
+    help="The folder of the run to make; sample, eval, export and train --init-from take it.",
+)
+@option(
+    "--tokenizer",
+    section="Data",
+    metavar="PLACE",
+    help="Where a file has none: a run, a folder of Hugging Face, a tokenizer.json, or byte.",
+)
+@option(
+    "--format",
+    "format_name",
+    section="Options",
+    type=click.Choice(["hf", "llmc", "andrea"]),
+    help="What PATH is.  [default: found out]",
+)
+@option(
+    "--order",
+    section="Options",
+    type=click.Choice(ORDERS),
+    default="layers",
+    help="Of andrea: tensors layer by layer, or one kind of all layers first.  [default: layers]",
+)
+@_shape_options
+def command(
+    path: Path, out: Path, tokenizer: str | None, format_name: str | None, **options: Any
+) -> None:
+    """Make a run of the model at PATH.
+
+    PATH is a GPT-2 folder of Hugging Face, a model file of llm.c, or a checkpoint of the ANDREA
+    family.
+    """
+    from andrea.formats.imported import write_run
+    from andrea.formats.opening import format_of, open_model
+    from andrea.planning.sizes import num_parameters
+    from andrea.runs.folder import refuse_used
+
+    refuse_used(out)
+    name = format_name or format_of(path)
+    config = _shape(path, tokenizer, options) if name == "andrea" else None
+    if name != "hf" and tokenizer is None:
+        raise Failure(
+            f"{path} carries no tokenizer: name one with --tokenizer, a run, a folder of Hugging "
+            "Face, a tokenizer.json, or byte"
+        )
+    with open_model(
+        path, format_name=name, tokenizer=tokenizer, config=config, order=options["order"]
+    ) as weights:
+        write_run(weights, out, origin=name)
+        found = weights.tokenizer.describe() if weights.tokenizer else ""
+        click.echo(f"made {out}: {num_parameters(weights.config):,} parameters, {found}")
+    click.echo(f'try:  andrea sample {out} --prompt "..."')
+
+
+def _shape(path: Path, tokenizer: str | None, options: dict[str, Any]) -> ModelConfig:
+    """The shape that the options say, or that of the run whose tokenizer is taken."""
+    from andrea.config import PRESETS, ModelConfig
+    from andrea.formats.opening import tokenizer_at
+    from andrea.planning.shapes import preset_sizes
+    from andrea.runs.folder import RunFolder
+
+    sizes = {name: options[name] for name in _SHAPE if options[name] is not None}
+    if options["preset"] is not None:
+        sizes = {**preset_sizes(options["preset"]), **sizes}
+    if not sizes and tokenizer is not None and (Path(tokenizer) / "checkpoints").is_dir():
+        with RunFolder.open(Path(tokenizer)) as run:
+            return run.info.model
+    missing = [name for name in _SHAPE if name not in sizes]
+    if missing:
+        flags = ", ".join("--" + name.replace("_", "-") for name in missing)
+        raise Failure(
+            f"{path} does not say its shape, if it is a checkpoint of the family: name it with "
+            f"--preset ({', '.join(PRESETS)}) or {flags}"
+        )
+    if tokenizer is not None:
+        sizes["vocab_size"] = tokenizer_at(tokenizer).vocab_size
+    elif not sizes.get("vocab_size"):
+        raise Failure(f"{path} carries no tokenizer: name one with --tokenizer")
+    return ModelConfig(**sizes)
