@@ -51,10 +51,7 @@ def marker_of(tokenizer: Tokenizer) -> str:
 def token_symbols(tokenizer: Tokenizer) -> list[str]:
     """Each token in GPT-2's characters for bytes, but the marker, which stands for none."""
     symbols = byte_symbols()
-    return [
-        "".join(symbols[byte] for byte in tokenizer.decode_bytes([token]))
-        for token in range(tokenizer.vocab_size - 1)
-    ]
+    return ["".join([symbols[byte] for byte in data]) for data in tokenizer.token_table()[:-1]]
 
 
 def symbol_merges(tokenizer: BPETokenizer) -> list[tuple[str, str]]:

@@ -83,6 +83,10 @@ class Tokenizer(ABC):
         parts = range(0, len(ids), _GATHERED_TOKENS)
         return b"".join([self._gather(ids[at : at + _GATHERED_TOKENS]) for at in parts])
 
+    def token_table(self) -> list[bytes]:
+        """Return the bytes of every token, by id."""
+        return list(self._token_bytes)
+
     def _gather(self, ids: NDArray[np.int64]) -> bytes:
         """Decode with NumPy: the table's bytes at starts of tokens and what follows them."""
         lengths = self._token_lengths[ids]

@@ -134,6 +134,12 @@ def _token_table(
             "they do not belong together"
         )
     byte_of_symbol = {symbol: byte for byte, symbol in byte_symbols().items()}
+    silent = next((symbol for symbol in byte_of_symbol if symbol not in vocabulary), None)
+    if silent is not None:
+        raise TokenizerError(
+            f"the tokenizer.json has no token of the byte {byte_of_symbol[silent]}: "
+            "it can't write every text"
+        )
     added = {token.content: token for token in made.get_added_tokens_decoder().values()}
     table = [b""] * vocab_size
     for content, token in vocabulary.items():
