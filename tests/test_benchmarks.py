@@ -87,7 +87,9 @@ def test_ops(tmp_path: Path) -> None:
 
 def test_overhead() -> None:
     """The figures of each round add up, whatever they are."""
-    *_, first, second, medians = run("overhead.py", "--rounds", 2, "--steps", 3).splitlines()
+    *_, first, second, medians = run(
+        "overhead.py", "--shape", SMALL, "--rounds", 2, "--steps", 3
+    ).splitlines()
     shares = []
     for line in (first, second):
         alone, whole, outside = map(float, re.findall(r"[\d.]+(?= ms| us)", line))

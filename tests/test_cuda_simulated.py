@@ -16,6 +16,7 @@ import pytest
 
 import side_jobs
 from native_build import (
+    UNDEFINED,
     build,
     configure,
     copy_sources,
@@ -118,9 +119,6 @@ def test_logits_in_many_pieces(name: str, at_least: int) -> None:
 
 # What takes long shows nothing that smaller ones don't.
 SMALL = "not operands_larger and not 70001 and not 300001 and not nano"
-
-# Those of UBSan that arithmetic and pointers can break: all of them take twice as long to compile.
-UNDEFINED = "alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero"
 
 
 def sanitized_build(name: str, sanitizers: str) -> None:

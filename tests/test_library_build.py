@@ -16,6 +16,7 @@ from cffi import FFI
 from andrea import _library
 from native_build import (
     REPOSITORY,
+    UNDEFINED,
     build,
     c_compiler,
     configure,
@@ -197,7 +198,9 @@ def built_instruction_sets() -> list[str]:
     return done.stderr.split("this library has only: ")[1].split()
 
 
-@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+@pytest.mark.parametrize(
+    "sanitizers", [f"address,{UNDEFINED}", "thread"], ids=("address", "thread")
+)
 @linux_only
 def test_stress_program_is_clean_under(sanitizers: str, tmp_path: Path) -> None:
     """tests/stress.c calls everything with odd shapes and buffers of the exact size."""
