@@ -13,6 +13,7 @@ enum {
     MAX_AXES = 8,
     MAX_METADATA = 64,
     MAX_HEADER = 100000000, /* bytes; safetensors has the same limit */
+    MAX_PADDING = 256,      /* bytes after a tensor in a model's memory */
     CHECKSUM = 64,          /* digits */
     CHUNK = 1 << 16         /* floats that are read at a time */
 };
@@ -35,9 +36,7 @@ struct checkpoint {
     entry* entries; /* as they follow each other in the file */
     entry** by_name;
     size_t count, room;
-    struct {
-        const char *name, *text;
-    } metadata[MAX_METADATA];
+    const char *names[MAX_METADATA], *texts[MAX_METADATA]; /* of the metadata */
     int metadata_count;
     mg_config config;
     int64_t step_count;
@@ -48,9 +47,9 @@ struct checkpoint {
 /* One line, whatever is in the names that it tells; returns 0. */
 static int refuse(checkpoint* c, const char* format, ...) {
     va_list values;
-    const int size = snprintf(c->error, CHECKPOINT_ERROR, "%s ", c->path);
+    const size_t size = (size_t)snprintf(c->error, CHECKPOINT_ERROR, "%s ", c->path);
     va_start(values, format);
-    vsnprintf(c->error + size, (size_t)(CHECKPOINT_ERROR - size), format, values);
+    vsnprintf(c->error + size, CHECKPOINT_ERROR - size, format, values);
     va_end(values);
     for (char* s = c->error; *s != '\0'; ++s)
         if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
@@ -65,7 +64,7 @@ static int read_exactly(checkpoint* c, void* data, size_t size) {
 
 const char* checkpoint_metadata(const checkpoint* c, const char* name) {
     for (int i = 0; i < c->metadata_count; ++i)
-        if (strcmp(c->metadata[i].name, name) == 0) return c->metadata[i].text;
+        if (strcmp(c->names[i], name) == 0) return c->texts[i];
     return NULL;
 }
 
@@ -116,8 +115,8 @@ static int read_metadata(checkpoint* c, json* j) {
         const char *name, *text;
         if (c->metadata_count == MAX_METADATA || !plain_text(j, 1, &name) || !plain_text(j, 0, &text)) return 0;
         if (checkpoint_metadata(c, name) != NULL) return 0;
-        c->metadata[c->metadata_count].name = name;
-        c->metadata[c->metadata_count++].text = text;
+        c->names[c->metadata_count] = name;
+        c->texts[c->metadata_count++] = text;
     }
     return !j->failed;
 }
@@ -135,29 +134,20 @@ static int read_entry(checkpoint* c, json* j, const char* name) {
     int first = 1, has_type = 0, has_shape = 0, offsets = 0;
     int64_t begin_end[2] = {0, 0};
     json_text key, type;
-    if (c->count == c->room) {
-        const size_t room = c->room ? 2 * c->room : 64;
-        entry* larger = realloc(c->entries, room * sizeof(entry));
-        if (larger == NULL) return 0;
-        c->entries = larger;
-        c->room = room;
-    }
+    if (c->count == c->room) return 0;
     entry* e = &c->entries[c->count++];
-    memset(e, 0, sizeof *e);
     e->name = name;
     if (!json_open(j, '{')) return 0;
     while (json_more(j, '}', &first)) {
         if (!json_key(j, &key)) return 0;
-        if (json_is(key, "dtype") && !has_type) {
-            if (!json_string(j, &type)) return 0;
+        if (json_is(key, "dtype")) {
+            if (has_type++ > 0 || !json_string(j, &type)) return 0;
             if (!json_is(type, "F32")) return refuse(c, "holds %.64s as %.16s, not F32", name, type.bytes);
-            has_type = 1;
-        } else if (json_is(key, "shape") && !has_shape) {
-            if (!read_numbers(j, e->shape, MAX_AXES, &e->n_dims)) return 0;
-            has_shape = 1;
-        } else if (json_is(key, "data_offsets") && offsets == 0) {
-            if (!read_numbers(j, begin_end, 2, &offsets) || offsets != 2) return 0;
-        } else {
+        } else if (json_is(key, "shape")) {
+            if (has_shape++ > 0 || !read_numbers(j, e->shape, MAX_AXES, &e->n_dims)) return 0;
+        } else if (json_is(key, "data_offsets")) {
+            if (offsets > 0 || !read_numbers(j, begin_end, 2, &offsets) || offsets != 2) return 0;
+        } else if (!json_skip(j)) {
             return 0;
         }
     }
@@ -211,6 +201,9 @@ static int check_entries(checkpoint* c) {
 static int read_table(checkpoint* c) {
     json j = json_of(c->header, c->header_size);
     int first = 1, is_good = json_open(&j, '{');
+    c->room = c->header_size / 40 + 1; /* an entry takes more letters */
+    c->entries = calloc(c->room, sizeof(entry));
+    if (c->entries == NULL) return refuse(c, "has a header for which there is no memory");
     while (is_good && json_more(&j, '}', &first)) {
         const char* name;
         is_good = plain_text(&j, 1, &name) &&
@@ -263,25 +256,32 @@ static int read_sizes(checkpoint* c, char* text) {
     return found == 5 && json_end(&j);
 }
 
-static int read_config(checkpoint* c) {
-    const char* model = checkpoint_metadata(c, "model");
-    const size_t size = model == NULL ? 0 : strlen(model) + 1;
-    char* copy = malloc(size + 1);
-    const int is_read = copy != NULL && model != NULL && read_sizes(c, memcpy(copy, model, size));
+static int is_json(checkpoint* c, char* text) {
+    json j = json_of(text, strlen(text));
+    return c != NULL && json_skip(&j) && json_end(&j);
+}
+
+/* What `read` makes of a copy of the text, which reading uses up. */
+static int read_copy(checkpoint* c, const char* text, int (*read)(checkpoint* c, char* text)) {
+    char* copy = text == NULL ? NULL : malloc(strlen(text) + 1);
+    const int result = copy != NULL && read(c, strcpy(copy, text));
     free(copy);
-    if (!is_read) return c->error[0] != '\0' ? 0 : refuse(c, "does not tell its model's sizes");
+    return result;
+}
+
+static int read_config(checkpoint* c) {
+    if (!read_copy(c, checkpoint_metadata(c, "model"), read_sizes))
+        return c->error[0] != '\0' ? 0 : refuse(c, "does not tell its model's sizes");
     c->config.struct_size = sizeof c->config;
-    /* Nobody shall make memory for a model that the file can't fill. */
+    /* Nobody shall make memory for a model that the file can't fill; the engine leaves some between tensors. */
     int64_t bytes = 0;
     mg_memory_plan plan;
     for (size_t i = 0; i < c->count; ++i)
-        if (strncmp(c->entries[i].name, "optimizer.", 10) != 0) bytes += c->entries[i].end - c->entries[i].begin;
+        if (strncmp(c->entries[i].name, "optimizer.", 10) != 0)
+            bytes += c->entries[i].end - c->entries[i].begin + MAX_PADDING;
     if (mg_plan_memory(&c->config, "cpu", "fp32", 1, 1, 0, &plan) != MG_OK)
         return refuse(c, "has a model that can't be: %s", mg_last_error());
-    if (plan.parameters > bytes)
-        return refuse(c, "holds %lld numbers, its model needs %lld", (long long)bytes / 4,
-                      (long long)plan.parameters / 4);
-    return 1;
+    return plan.parameters <= bytes ? 1 : refuse(c, "holds fewer numbers than its model has");
 }
 
 static int check_metadata(checkpoint* c) {
@@ -297,23 +297,27 @@ static int check_metadata(checkpoint* c) {
             return refuse(c, "does not say how many steps its optimizer did");
         c->step_count = strtoll(steps, NULL, 10);
     }
+    static const char* const names[] = {"tokenizer", "record", "train", "state"};
+    for (int i = 0; i < 4; ++i) {
+        const char* text = checkpoint_metadata(c, names[i]);
+        if (text == NULL || (i >= 2 && strcmp(text, "null") == 0)) continue;
+        if (*text != '{' || !read_copy(c, text, is_json))
+            return refuse(c, "is damaged: its %s can't be read", names[i]);
+    }
     return read_config(c);
 }
 
 checkpoint* checkpoint_open(const char* path, char error[CHECKPOINT_ERROR]) {
     sha256 sum;
     checkpoint* c = calloc(1, sizeof *c);
-    error[0] = '\0';
-    if (c == NULL) {
-        snprintf(error, CHECKPOINT_ERROR, "there is no memory for a checkpoint");
-        return NULL;
-    }
+    snprintf(error, CHECKPOINT_ERROR, "%s", c == NULL ? "there is no memory for a checkpoint" : "");
+    if (c == NULL) return NULL;
     c->error = error;
     snprintf(c->path, sizeof c->path, "%s", path);
-    errno = 0;
     c->file = fopen(path, "rb");
-    if (c->file == NULL) refuse(c, "cannot be read: %s", strerror(errno));
-    if (c->file != NULL && read_header(c, &sum) && read_table(c) && check_content(c, &sum) && check_metadata(c))
+    if (c->file == NULL)
+        refuse(c, "cannot be read: %s", strerror(errno));
+    else if (read_header(c, &sum) && read_table(c) && check_content(c, &sum) && check_metadata(c))
         return c;
     checkpoint_close(c);
     return NULL;
@@ -329,12 +333,9 @@ void checkpoint_close(checkpoint* c) {
 }
 
 const mg_config* checkpoint_config(const checkpoint* c) { return &c->config; }
-
 int64_t checkpoint_step_count(const checkpoint* c) { return c->step_count; }
 
 /* ---- loading */
-
-static int is_named(const void* name, const void* e) { return strcmp(name, (*(entry* const*)e)->name); }
 
 /* Which tensors of the file go where in the model's memory of a kind; all must be there, in the model's shapes. */
 static int choose(checkpoint* c, mg_model* model, mg_memory kind, const char* prefix) {
@@ -343,7 +344,8 @@ static int choose(checkpoint* c, mg_model* model, mg_memory kind, const char* pr
         char name[MG_MAX_NAME + 16];
         if (mg_model_tensor(model, i, &tensor) != MG_OK) return refuse(c, "cannot be loaded: %s", mg_last_error());
         snprintf(name, sizeof name, "%s%s", prefix, tensor.name);
-        entry** found = bsearch(name, c->by_name, c->count, sizeof *c->by_name, is_named);
+        entry named = {.name = name}, *const key = &named;
+        entry** found = bsearch(&key, c->by_name, c->count, sizeof *c->by_name, by_name);
         if (found == NULL) return refuse(c, "lacks %s", name);
         entry* e = *found;
         int is_same = e->n_dims == tensor.n_dims;

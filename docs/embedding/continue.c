@@ -1,5 +1,5 @@
-/* Loads a checkpoint that Andrea wrote, lets it write, trains it further on a text, and lets it write again.
- * docs/embedding.md says how to build and run this. */
+/* Loads a checkpoint that Andrea wrote, lets it write, trains it further on a text, lets it write again, and
+ * saves its weights.  docs/embedding.md says how to build and run this. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,31 +127,34 @@ static void train(mg_model* model, const int32_t* tokens, int64_t count, int32_t
 
 int main(int count, char** arguments) {
     char error[CHECKPOINT_ERROR];
-    if (count < 3 || count > 4) give_up("expected a checkpoint, a text to train on, and maybe a prompt");
+    if (count < 4 || count > 5) give_up("expected a checkpoint, a text to train on, a file to save to, maybe a prompt");
     if (mg_abi_version() != MG_ABI_VERSION) give_up("the library is not the one of this header");
-    const char* prompt = count == 4 ? arguments[3] : "";
+    const char* prompt = count == 5 ? arguments[4] : "";
 
     checkpoint* file = checkpoint_open(arguments[1], error);
     if (file == NULL) give_up(error);
-    const mg_config config = *checkpoint_config(file);
-    vocabulary* words = vocabulary_create(checkpoint_metadata(file, "tokenizer"), config.vocab_size, error);
+    const mg_config* config = checkpoint_config(file);
+    const char* tokenizer = checkpoint_metadata(file, "tokenizer");
+    vocabulary* words = vocabulary_create(tokenizer, config->vocab_size, error);
     if (words == NULL) give_up(error);
     mg_model* model;
-    check(mg_model_create(&config, "auto", "auto", 1, &model));
+    check(mg_model_create(config, "auto", "auto", 1, &model));
     /* With the moments, where the file has them: AdamW goes on as if it had never stopped. */
     if (!checkpoint_load(file, model, checkpoint_step_count(file) >= 0, error)) give_up(error);
-    checkpoint_close(file);
 
     int64_t steps, length;
     check(mg_model_step_count(model, &steps));
     printf("%lld parameters, %lld steps\n", (long long)mg_model_parameter_count(model), (long long)steps);
-    write_text(model, words, config.vocab_size, prompt);
+    write_text(model, words, config->vocab_size, prompt);
     int32_t* tokens = tokens_of_file(words, arguments[2], &length);
-    train(model, tokens, length, config.block_size);
-    write_text(model, words, config.vocab_size, prompt);
+    train(model, tokens, length, config->block_size);
+    write_text(model, words, config->vocab_size, prompt);
+    if (!checkpoint_save(arguments[3], model, config, tokenizer, checkpoint_metadata(file, "record"), error))
+        give_up(error);
 
     free(tokens);
     mg_model_free(model);
     vocabulary_free(words);
+    checkpoint_close(file);
     return EXIT_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// What continue.c does, in C++17: handles free themselves, what fails throws, and several texts are written at once.
+// What continue.c does but for saving, in C++17: handles free themselves, what fails throws, and several texts are written at once.
 // docs/embedding.md says how to build and run this.
 #include <algorithm>
 #include <cmath>
@@ -153,10 +153,10 @@ int main(int count, char** arguments) {
         if (mg_abi_version() != MG_ABI_VERSION) throw std::runtime_error("the library is not the one of this header");
         Writer writer(arguments[1]);
         const std::vector<std::string> prompts(arguments + 3, arguments + count);
-        for (const std::string& text : writer.write(prompts, 60, 1)) std::cout << text << '\n';
+        for (const std::string& text : writer.write(prompts, 60, 2)) std::cout << text << '\n';
         const auto [first, last] = writer.train(writer.encode(content(arguments[2])), 30, 4);
         std::cout << "loss " << first << ", after 30 steps " << last << '\n';
-        for (const std::string& text : writer.write(prompts, 60, 1)) std::cout << text << '\n';
+        for (const std::string& text : writer.write(prompts, 60, 2)) std::cout << text << '\n';
         return EXIT_SUCCESS;
     } catch (const std::exception& error) {
         std::cerr << "continue: " << error.what() << '\n';
