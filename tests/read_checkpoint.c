@@ -63,14 +63,19 @@ static void print_tokens(const vocabulary* words, const char* path) {
     free(text);
 }
 
-/* "--text FILE" before the checkpoints prints its tokens instead; "--weights" reads no moments though there are some. */
+/* "--text FILE" before the checkpoints prints its tokens instead; "--weights" reads no moments though there are some; "--save FILE"
+ * writes what was read. */
 int main(int count, char** arguments) {
-    const char* text = NULL;
+    const char *text = NULL, *save = NULL;
     int moments = 1;
     for (int i = 1; i < count; ++i) {
         char error[CHECKPOINT_ERROR] = "";
         if (strcmp(arguments[i], "--text") == 0) {
             text = arguments[++i];
+            continue;
+        }
+        if (strcmp(arguments[i], "--save") == 0) {
+            save = arguments[++i];
             continue;
         }
         if (strcmp(arguments[i], "--weights") == 0) {
@@ -96,6 +101,9 @@ int main(int count, char** arguments) {
                 print_numbers(model, MG_MOMENT_2);
                 print_vocabulary(words, config->vocab_size);
                 putchar('\n');
+                if (save != NULL)
+                    checkpoint_save(save, model, config, checkpoint_metadata(file, "tokenizer"),
+                                    checkpoint_metadata(file, "record"), error);
             }
         }
         if (error[0] != '\0') printf("refused: %s\n", error);

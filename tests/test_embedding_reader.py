@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 import andrea
 from andrea.errors import AndreaError
-from andrea.runs import CheckpointInfo, save_checkpoint
+from andrea.runs import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.tokenizers import Tokenizer, train_tokenizer
 from andrea.training import TrainConfig, TrainState
 from embedding_programs import READER, compile_c, described, sanitizers, sources
-from fuzz.checkpoints import damage_sealed
+from fuzz.checkpoints import damage_sealed, seal, split
 from fuzz.damage import damage_bytes
 from native_build import TESTS, run
 
@@ -85,6 +91,36 @@ def test_moments_are_asked_of_weights_only(reader: Path, tmp_path: Path) -> None
     assert line.endswith("one.safetensors holds weights only, so training can't go on from it")
 
 
+@pytest.mark.parametrize("name", ["byte", "char", "bpe"])
+def test_python_reads_what_is_saved(name: str, reader: Path, tmp_path: Path) -> None:
+    path, saved = tmp_path / "one.safetensors", tmp_path / "saved.safetensors"
+    lines_of(reader, "--weights", "--save", saved, write(path, tokenizer_of_kind(name)))
+    assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, saved.name]
+    assert lines_of(reader, "--weights", saved) == [described(saved)]
+    with Checkpoint(path) as before, Checkpoint(saved) as after:
+        assert not after.has_moments
+        parts = [
+            (each.info.model, each.info.tokenizer, each.info.record) for each in (before, after)
+        ]
+        assert parts[0] == parts[1]
+    one, other = (safetensors.numpy.load_file(each) for each in (path, saved))
+    for tensor, values in other.items():
+        np.testing.assert_array_equal(values, one[tensor], err_msg=tensor)
+
+
+def test_what_cannot_be_saved_leaves_what_was_there(
+    reader: Path, good: bytes, tmp_path: Path
+) -> None:
+    header, data = split(good)
+    path, saved = tmp_path / "nan.safetensors", tmp_path / "saved.safetensors"
+    path.write_bytes(seal(header, np.float32("nan").tobytes() + data[4:]))
+    saved.write_bytes(good)
+    found = lines_of(reader, "--save", saved, path)
+    assert found[1:] == [f"refused: {saved} was not written: a weight is not finite"]
+    assert saved.read_bytes() == good
+    assert sorted(tmp_path.iterdir()) == [path, saved]
+
+
 def random_text(random: Random, alphabet: str) -> str:
     return "".join(random.choices(alphabet, k=random.randrange(1, 60)))
 
@@ -145,6 +181,187 @@ def test_text_that_is_not_utf8_is_refused(reader: Path, tmp_path: Path) -> None:
 
 
 # ---- damaged files
+
+
+def changed(
+    name: str, change: Callable[[dict[str, Any]], object]
+) -> Callable[[dict[str, Any], bytes], bytes]:
+    """A file in which a tensor's entry, or a JSON text of the metadata, was changed."""
+
+    def damage(header: dict[str, Any], data: bytes) -> bytes:
+        if name in header:
+            change(header[name])
+        else:
+            part = json.loads(header["__metadata__"][name])
+            change(part)
+            header["__metadata__"][name] = json.dumps(part)
+        return seal(header, data)
+
+    return damage
+
+
+def without(name: str) -> Callable[[dict[str, Any], bytes], bytes]:
+    """A file that lacks a text of its metadata."""
+
+    def damage(header: dict[str, Any], data: bytes) -> bytes:
+        del header["__metadata__"][name]
+        return seal(header, data)
+
+    return damage
+
+
+def renamed(old: str, new: str) -> Callable[[dict[str, Any], bytes], bytes]:
+    """A file with a tensor of another name; of two with one, both are written."""
+
+    def damage(header: dict[str, Any], data: bytes) -> bytes:
+        entry = header.pop(old)
+        header["to be named"] = entry
+        return seal(header, data).replace(b'"to be named"', json.dumps(new).encode())
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[dict[str, Any], bytes], bytes], str]] = {
+    "empty": (lambda _, __: b"", "is cut short"),
+    "no header": (lambda _, __: (10).to_bytes(8, "little") + b"{}", "is cut short"),
+    "huge header": (
+        lambda _, __: b"\xff" * 8 + b"{}",
+        "its header would be 18446744073709551615 bytes",
+    ),
+    "large header": (lambda _, __: (10**8).to_bytes(8, "little") + b"{}", "is cut short"),
+    "another file": (lambda _, __: b"Once upon a time there was a text.", "is no checkpoint"),
+    "safetensors": (lambda h, d: sealed_without_checksum(h, d), "it has no checksum"),
+    "not JSON": (lambda h, d: seal(h, d).replace(b'"F32"', b"'F32'", 1), "header can't be read"),
+    "cut": (lambda h, d: seal(h, d)[:-1], "is cut short"),
+    "longer": (lambda h, d: seal(h, d) + b"\0", "it is longer than its tensors"),
+    "version": (
+        lambda h, d: versioned(h, d, "2"),
+        "is a checkpoint of format 2, this reader knows 1",
+    ),
+    "half floats": (
+        changed("ln_f.bias", lambda e: e.update(dtype="F16")),
+        "holds ln_f.bias as F16",
+    ),
+    "negative": (
+        changed("ln_f.bias", lambda e: e.update(shape=[-4])),
+        "another size than its shape",
+    ),
+    "two axes": (changed("ln_f.bias", lambda e: e.update(shape=[2, 2])), "in another shape than"),
+    "overflow": (
+        changed("ln_f.bias", lambda e: e.update(shape=[2**62, 2**62, 16])),
+        "another size than its shape",
+    ),
+    "many axes": (changed("ln_f.bias", lambda e: e.update(shape=[1] * 9)), "header can't be read"),
+    "offset": (
+        changed("ln_f.bias", lambda e: e["data_offsets"].__setitem__(0, -16)),
+        "does not lie where the one before it ends",
+    ),
+    "overlap": (
+        changed("ln_f.bias", lambda e: e.update(data_offsets=[0, 16])),
+        "does not lie where the one before it ends",
+    ),
+    "beyond": (
+        changed("ln_f.bias", lambda e: e["data_offsets"].__setitem__(1, 2**63)),
+        "header can't be read",
+    ),
+    "twice": (renamed("ln_f.bias", "ln_f.weight"), "it has ln_f.weight twice"),
+    "lacking": (renamed("ln_f.bias", "ln_f.ground"), "lacks ln_f.bias"),
+    "line end": (renamed("h.0.ln_1.bias", "\n"), "lacks h.0.ln_1.bias"),
+    "zero": (renamed("ln_f.bias", "ln_f.bias\0"), "header can't be read"),
+    "no moments": (renamed("optimizer.m.ln_f.bias", "m"), "lacks optimizer.m.ln_f.bias"),
+    "no model": (without("model"), "does not tell its model's sizes"),
+    "no tokenizer": (without("tokenizer"), "the tokenizer can't be read"),
+    "no steps": (without("optimizer_steps"), "does not say how many steps its optimizer did"),
+    "dialect": (
+        changed("model", lambda m: m.update(norm="rms")),
+        "has a model setting that this reader doesn't know: norm",
+    ),
+    "heads": (changed("model", lambda m: m.update(n_head=3)), "has a model that can't be: "),
+    "size 0": (changed("model", lambda m: m.update(n_layer=0)), "does not tell its model's sizes"),
+    "huge model": (
+        changed("model", lambda m: m.update(n_layer=65536)),
+        "holds fewer numbers than its model has",
+    ),
+    "huge width": (changed("model", lambda m: m.update(n_embd=2**31 - 2)), "model"),
+    "vocabulary": (
+        changed("model", lambda m: m.update(vocab_size=279)),
+        "more tokens than the model",
+    ),
+    "few merges": (
+        changed("tokenizer", lambda t: t["merges"].pop()),
+        "fewer tokens than the model",
+    ),
+    "late merge": (
+        changed("tokenizer", lambda t: t["merges"].__setitem__(0, [0, 279])),
+        "joins tokens that don't exist yet",
+    ),
+    "no pair": (
+        changed("tokenizer", lambda t: t["merges"].__setitem__(0, [0, 1, 2])),
+        "a merge that is no pair",
+    ),
+    "pair twice": (
+        changed("tokenizer", lambda t: t["merges"].__setitem__(1, t["merges"][0])),
+        "joins two tokens twice",
+    ),
+    "doubling": (
+        changed(
+            "tokenizer", lambda t: t.update(merges=[[0, 0], *([256 + i] * 2 for i in range(22))])
+        ),
+        "the tokenizer has too long tokens",
+    ),
+    "pattern": (
+        changed("tokenizer", lambda t: t.update(pattern="gpt4")),
+        "another pattern than gpt2",
+    ),
+    "kind": (
+        changed("tokenizer", lambda t: t.update(name="word")),
+        "is none of byte, char and bpe",
+    ),
+    "characters": (
+        changed("tokenizer", lambda t: (t.clear(), t.update(name="char", characters="ba"))),
+        "the tokenizer's characters are not in order",
+    ),
+}
+
+
+def sealed_without_checksum(header: dict[str, Any], data: bytes) -> bytes:
+    del header["__metadata__"]["checksum"]
+    return seal(header, data)
+
+
+def versioned(header: dict[str, Any], data: bytes, version: str) -> bytes:
+    header["__metadata__"]["andrea_checkpoint"] = version
+    return seal(header, data)
+
+
+def reseal(content: bytes) -> bytes:
+    """A checksum that fits, whatever else does not."""
+    start = content.find(b'"checksum":"') + 12
+    if start < 12:
+        return content
+    zeros = content[:start] + b"0" * 64 + content[start + 64 :]
+    digits = hashlib.sha256(zeros).hexdigest().encode()
+    return content[:start] + digits + content[start + 64 :]
+
+
+def test_each_damage_has_its_line(reader: Path, good: bytes, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(len(DAMAGES))]
+    for path, (damage, _) in zip(paths, DAMAGES.values(), strict=True):
+        path.write_bytes(reseal(damage(*split(good))))
+    found = lines_of(reader, *paths)
+    assert len(found) == len(paths)
+    wrong = {
+        name: line
+        for (name, (_, said)), line in zip(DAMAGES.items(), found, strict=True)
+        if not (line.startswith("refused: ") and said in line)
+    }
+    assert not wrong
+
+
+def test_what_is_no_file(reader: Path, tmp_path: Path) -> None:
+    absent, folder = lines_of(reader, tmp_path / "absent", tmp_path)
+    assert absent == f"refused: {tmp_path / 'absent'} cannot be read: No such file or directory"
+    assert folder == f"refused: {tmp_path} cannot be read: Is a directory"
 
 
 def test_altered_files_are_refused(reader: Path, good: bytes, tmp_path: Path) -> None:
