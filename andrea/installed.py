@@ -1,6 +1,6 @@
 """Where this installation keeps what other programs build against: the engine as a C library.
 
-The package is a prefix such as CMake and pkg-config know: include/, lib/, lib/cmake/, lib/pkgconfig/.
+The package is a prefix such as CMake and pkg-config know: include/, lib/ and what is below.
 """
 
 from __future__ import annotations
