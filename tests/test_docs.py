@@ -103,6 +103,8 @@ def test_shell_commands(page: Path, tmp_path: Path) -> None:
     blocks = [block for block in to_run("sh") if block.page == page]
     if any("cmake" in block.text for block in blocks):
         find_tool("cmake")
+    if any("pkg-config" in block.text for block in blocks):
+        find_tool("pkg-config")
     folder = tmp_path / "checkout"
     folder.mkdir()
     for name in CHECKOUT:
