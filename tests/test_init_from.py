@@ -101,7 +101,6 @@ def test_a_file_of_weights_cannot_be_resumed(shell: Shell) -> None:
     ("option", "value", "told"),
     [
         ("--n-layer", "2", "--n-layer is 1 in these weights and cannot become 2"),
-        ("--block-size", "8", "--block-size is 16 in these weights"),
         ("--tokenizer", "byte", "--tokenizer is char in these weights"),
         ("--vocab-size", "999", "--vocab-size is"),
         ("--preset", "andrea-nano", "--preset andrea-nano has block_size 128, these weights have"),
@@ -117,6 +116,26 @@ def test_the_same_shape_may_be_repeated(shell: Shell) -> None:
         *("train", "poem.txt", "--init-from", "base", "--n-embd", "32", "--tokenizer", "char"),
         *("--steps", "1", "--out", "repeated"),
     )
+
+
+@pytest.mark.parametrize("block_size", [8, 40])
+def test_the_context_may_be_cropped_and_extended(block_size: int, shell: Shell) -> None:
+    """Positions keep what they learned; more of them begin as those, over and over."""
+    name = f"context-{block_size}"
+    typed = ("train", "poem.txt", "--init-from", "base", "--block-size", str(block_size))
+    typed += ("--steps", "2", "--warmup", "1000000", "--learning-rate", "1e-30")
+    output = shell.succeed(*typed, "--weight-decay", "0", "--out", name)
+    assert f"their context of 16 becomes {block_size}" in output
+    base, changed = parameters(shell.folder / "base"), parameters(shell.folder / name)
+    positions = base.pop("wpe.weight")
+    found = changed.pop("wpe.weight")
+    assert np.array_equal(found, np.concatenate([positions] * 3)[:block_size])
+    for tensor, value in changed.items():
+        assert np.array_equal(value, base[tensor]), tensor
+    # And once more from the file that tells how it was made.
+    shell.succeed("train", "--config", f"{name}/config.toml", "--out", f"{name}-again")
+    again = parameters(shell.folder / f"{name}-again")
+    assert np.array_equal(again["wpe.weight"], found)
 
 
 def test_a_text_with_other_characters_is_told(shell: Shell) -> None:

@@ -180,9 +180,21 @@ class HFFolder(SafetensorsFolder):
             tensors = self._tensors(config)
             tokenizer = _tokenizer_of(folder, values, config) if with_tokenizer else None
             self.weights = Weights(config, tensors, tokenizer)
+            self._tokenizer = tokenizer
         except BaseException:
             self.close()
             raise
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer.
+
+        Raises:
+            TokenizerError: none was wanted.
+        """
+        if self._tokenizer is None:
+            raise TokenizerError(f"{self.folder} was opened without its tokenizer")
+        return self._tokenizer
 
     def _tensors(self, config: ModelConfig) -> dict[str, Tensor]:
         stored = {name.removeprefix(_TRUNK): name for name in self.names()}

@@ -64,6 +64,32 @@ class Weights:
             if tensors is not None:
                 check_shapes(tensors, self.config)
 
+    def load(self, model: GPT) -> None:
+        """Write the parameters into a model, which may see more or fewer positions.
+
+        The first positions keep what they learned; more of them begin as these, over and over, as
+        in Longformer (Beltagy et al. 2020).
+
+        Raises:
+            CheckpointError: the model has another shape.
+        """
+        theirs, ours = model.config.to_dict(), self.config.to_dict()
+        for name, value in ours.items():
+            if theirs[name] != value and name != "block_size":
+                raise CheckpointError(
+                    f"these weights have {name} {value}, but the model has {name} {theirs[name]}"
+                )
+        for name, tensor in model.tensors("parameters").items():
+            tensor.fill(partial(_write, self.parameters[name]))
+        model.refresh()
+
+
+def _write(tensor: Tensor, target: Array) -> None:
+    values = np.asarray(tensor)
+    for start in range(0, len(target), len(values)):
+        part = target[start : start + len(values)]
+        np.copyto(part, values[: len(part)])
+
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every parameter, in the order of the engine's table."""

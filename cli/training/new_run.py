@@ -81,14 +81,18 @@ def _start(
         plan = _with_speed(plan, model, display)
         # The speed is measured with steps, which change weights.
         if weights is not None:
-            weights.run.load(model)
+            weights.opened.load(model)
         resources = dataclasses.replace(resources, steps=plan.steps)
         display.rows(
             [
                 machine_row(model, device),
                 *text_rows(request, data),
                 *plan_rows(plan, resources, datetime.datetime.now()),
-                *([] if weights is None else [("weights", weights.describe())]),
+                *(
+                    []
+                    if weights is None
+                    else [("weights", weights.describe(plan.model.block_size))]
+                ),
                 ("run", shell_path(folder)),
             ]
         )
@@ -137,7 +141,7 @@ def _prepare(
 
     cache = options["cache"]
     if weights is not None:
-        return prepare_text(request, display, tokenizer=weights.run.tokenizer(), cache=cache)
+        return prepare_text(request, display, tokenizer=weights.tokenizer, cache=cache)
     tokenizer, vocab_size = options["tokenizer"], options["vocab_size"]
     if tokenizer is None and vocab_size is None:
         tokenizer, vocab_size = preset_tokenizer(options["preset"])
@@ -156,7 +160,7 @@ def _choices(options: Mapping[str, Any], weights: Weights | None) -> Choices:
     if options["until"] is not None:
         fixed["seconds"] = seconds_until(options["until"])
     if weights is not None:
-        fixed |= weights.shape() | {"preset": None, "is_tuning": True}
+        fixed |= weights.shape(options["block_size"]) | {"preset": None, "is_tuning": True}
     return Choices(**fixed)
 
 

@@ -44,7 +44,8 @@ run_options = stack(
         type=click.Path(),
         metavar="RUN",
         shell_complete=complete_runs,
-        help="Begin with the weights of this run, or of a checkpoint file, and its tokenizer.",
+        help="Begin with the weights of this run, of a checkpoint file, or of a GPT-2 folder of "
+        "Hugging Face, and its tokenizer.",
     ),
     option(
         "--config",
