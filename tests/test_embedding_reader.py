@@ -210,15 +210,28 @@ def without(name: str) -> Callable[[dict[str, Any], bytes], bytes]:
     return damage
 
 
-def renamed(old: str, new: str) -> Callable[[dict[str, Any], bytes], bytes]:
-    """A file with a tensor of another name; of two with one, both are written."""
+def rewritten(old: str, new: str) -> Callable[[dict[str, Any], bytes], bytes]:
+    """A file whose header has a text in another's place, JSON or not."""
 
     def damage(header: dict[str, Any], data: bytes) -> bytes:
-        header["to be named"] = header.pop(old)
-        text = json.dumps(header).replace('"to be named"', json.dumps(new))
-        return len(text).to_bytes(8, "little") + text.encode() + data
+        text = json.dumps(header)
+        assert old in text
+        written = text.replace(old, new, 1).encode("utf-8", "surrogatepass")
+        return len(written).to_bytes(8, "little") + written + data
 
     return damage
+
+
+def renamed(old: str, new: str) -> Callable[[dict[str, Any], bytes], bytes]:
+    """A file with a tensor of another name, which another one may have, too."""
+    return rewritten(json.dumps(old), json.dumps(new))
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 DAMAGES: dict[str, tuple[Callable[[dict[str, Any], bytes], bytes], str]] = {
@@ -247,6 +260,22 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any], bytes], bytes], str]] = {
         "another size than its shape",
     ),
     "two axes": (changed("ln_f.bias", lambda e: e.update(shape=[2, 2])), "in another shape than"),
+    "transposed": (changed("wpe.weight", lambda e: e["shape"].reverse()), "in another shape than"),
+    "half a pair": (
+        changed("ln_f.bias", lambda e: e.update(x="\udc00\udc00")),
+        "header can't be read",
+    ),
+    "half a pair in UTF-8": (rewritten('"dtype"', '"\ud800": 1, "dtype"'), "header can't be read"),
+    "leading zero": (rewritten('"shape": [4]', '"shape": [04]'), "header can't be read"),
+    "deep": (changed("ln_f.bias", lambda e: e.update(x=nested(100))), "header can't be read"),
+    "type twice": (
+        rewritten('"dtype": "F32"', '"dtype": "F32", "dtype": "F32"'),
+        "header can't be read",
+    ),
+    "size twice": (
+        rewritten('n_head\\":2', 'n_head\\":2,\\"n_head\\":2'),
+        "does not tell its model's sizes",
+    ),
     "overflow": (
         changed("ln_f.bias", lambda e: e.update(shape=[2**62, 2**62, 16])),
         "another size than its shape",
@@ -392,7 +421,7 @@ def test_damage_with_a_fitting_checksum(reader: Path, good: bytes, tmp_path: Pat
             expected = "refused"
         if line.startswith("refused: ") and expected != "refused":
             # Deeper than any Andrea writes, or half a surrogate pair; or moments asked of weights.
-            stricter = r"its (record|train|state) can't be read|holds weights only"
+            stricter = r"its (record|tokenizer|train|state) can't be read|holds weights only"
             assert re.search(stricter, line), f"seed {seed}: {line}"
             outcomes["stricter"] += 1
         elif line.startswith("refused: "):

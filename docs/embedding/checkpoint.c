@@ -52,7 +52,7 @@ static int refuse(checkpoint* c, const char* format, ...) {
     vsnprintf(c->error + size, CHECKPOINT_ERROR - size, format, values);
     va_end(values);
     for (char* s = c->error; *s != '\0'; ++s)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
+        if ((unsigned char)*s < 0x20 || *s == 0x7f || ((unsigned char)*s > 0x7f && s >= c->error + size)) *s = '?';
     return 0;
 }
 
@@ -185,8 +185,7 @@ static int check_entries(checkpoint* c) {
     if (c->by_name == NULL) return refuse(c, "has more tensors than there is memory for");
     for (size_t i = 0; i < c->count; ++i) {
         entry* e = c->by_name[i] = &c->entries[i];
-        if (e->begin != end || e->end < e->begin)
-            return refuse(c, "is damaged: %.64s does not lie where the one before it ends", e->name);
+        if (e->begin != end) return refuse(c, "is damaged: %.64s does not lie where the one before it ends", e->name);
         if (bytes_of(e) != e->end - e->begin)
             return refuse(c, "is damaged: %.64s has another size than its shape", e->name);
         end = e->end;
