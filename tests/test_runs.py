@@ -15,6 +15,7 @@ import pytest
 from andrea.errors import CheckpointError, RunError
 from andrea.runs.checkpoint import save_checkpoint
 from andrea.runs.folder import RunFolder
+from andrea.runs.log import newest_run_id
 from andrea.training import TrainState, train
 from small_runs import (
     small_config,
@@ -168,6 +169,17 @@ def test_a_run_whose_log_is_gone_goes_on(tmp_path: Path) -> None:
     with RunFolder.open(run.path) as again:
         assert again.resume(small_model()).step == 4
     assert [line["type"] for line in lines(again)] == ["run.start"]
+
+
+@pytest.mark.parametrize("length", [1, 65_535, 65_536, 65_537, 200_000])
+def test_half_a_line_of_a_killed_process_spoils_no_other(tmp_path: Path, length: int) -> None:
+    """It never saved, so a new run begins in its folder."""
+    path = tmp_path / "log.jsonl"
+    for before in ("", '{"type": "run.start", "run_id": "other"}\n'):
+        path.write_text(before + "x" * length)
+        with small_run(tmp_path, small_config(), small_model()) as run:
+            assert newest_run_id(path) == run.run_id
+        assert path.read_text().startswith(before + '{"type": "run.start"')
 
 
 def test_a_run_that_never_saved_keeps_its_log(tmp_path: Path) -> None:

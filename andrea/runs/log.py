@@ -21,6 +21,8 @@ SCHEMA = "unfirehose/1.0/training-run"
 
 # Seconds that losses may wait to be written; a killed process loses no more of its log.
 _LONGEST_WAIT = 0.5
+
+_BLOCK = 1 << 16
 # Made once: json.dumps makes an encoder for each line.
 _ENCODE = json.JSONEncoder(allow_nan=False).encode
 
@@ -42,7 +44,12 @@ class RunLog:
         self._written = time.monotonic()
         self._time = _Timestamps()
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                _drop_half_line(self._descriptor)
+            except BaseException:
+                os.close(self._descriptor)
+                raise
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
 
@@ -96,6 +103,22 @@ class RunLog:
         while self._waiting:
             written = os.write(self._descriptor, self._waiting)
             del self._waiting[:written]
+
+
+def _drop_half_line(descriptor: int) -> None:
+    """Cut off the start of a line that a killed process left at the end: the next one would not
+    be one, either."""
+    size = end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(end - _BLOCK, 0)
+        os.lseek(descriptor, start, os.SEEK_SET)
+        newline = os.read(descriptor, end - start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(descriptor, end)
 
 
 class _Timestamps:

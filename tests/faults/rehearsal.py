@@ -107,8 +107,11 @@ def newest(run: Path) -> Path:
 
 
 def log(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log; each must be one."""
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    """The lines of a run's log; each must be one, but for half a line of a process that was killed
+    at the end, which is for the next one to remove."""
+    *lines, half = (run / "log.jsonl").read_text("utf-8").split("\n")
+    assert half == "" or not half.endswith("}")
+    return [json.loads(line) for line in lines]
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
