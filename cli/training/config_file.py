@@ -36,11 +36,14 @@ def settled(
     model: ModelConfig, train: TrainConfig, tokenizer: Tokenizer, record: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A run's settings by the keys of a configuration file; None where there is nothing to say."""
+    from andrea.tokenizers import TOKENIZER_NAMES
+
     values = {_KEYS.get(name, name): value for name, value in train.to_dict().items()}
     values |= model.to_dict()
     values |= {name: record.get(name) for name in _RECORDED}
     values["text"] = list(record.get("sources", ()))
-    values["tokenizer"] = tokenizer.to_dict().get("name")
+    # One that came with weights comes with them again.
+    values["tokenizer"] = tokenizer.name if tokenizer.name in TOKENIZER_NAMES else None
     return values
 
 

@@ -1,0 +1,157 @@
+"""`andrea export` and `andrea import`, and what can be done with what came in."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from andrea.formats.hf import export_hf
+from andrea.formats.weights import Weights, of_run
+from andrea.runs.folder import RunFolder
+from andrea.tokenizers import CarriedTokenizer
+from cli_process import TINY, Shell
+from small_weights import small_tokenizer, small_weights
+
+WRITING = ("--prompt", "The", "--temperature", "0", "--tokens", "12")
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A run of the book with a bpe tokenizer."""
+    shell = Shell(tmp_path_factory.mktemp("formats"))
+    typed = ("--tokenizer", "bpe", "--vocab-size", "300", "--steps", "30", "--batch-size", "4")
+    shell.succeed("train", "book.txt", *TINY, *typed, "--learning-rate", "0.01", "--out", "run")
+    return shell
+
+
+def weights_of(path: Path) -> dict[str, bytes]:
+    with RunFolder.open(path) as run:
+        return {name: np.asarray(t).tobytes() for name, t in of_run(run).parameters.items()}
+
+
+@pytest.mark.parametrize(
+    ("format_name", "more"),
+    [("hf", ()), ("llmc", ("--tokenizer", "run")), ("andrea", ("--tokenizer", "run"))],
+)
+def test_a_model_goes_out_and_comes_back(
+    format_name: str, more: tuple[str, ...], shell: Shell
+) -> None:
+    """The same bits, the same text."""
+    out = f"out.{format_name}"
+    said = shell.succeed("export", "run", "--format", format_name, "--out", out)
+    assert re.match(rf"wrote out\.{format_name}, [\d.]+ KB: ", said)
+    back = f"back-{format_name}"
+    said = shell.succeed("import", out, "--out", back, *more)
+    assert said.startswith(f"made {back}: ") and "bpe, 300 tokens" in said
+    assert weights_of(shell.folder / "run") == weights_of(shell.folder / back)
+    written = shell.succeed("sample", back, *WRITING)
+    assert written == shell.succeed("sample", "run", *WRITING)
+    again = f"again.{format_name}"
+    shell.succeed("export", back, "--format", format_name, "--out", again)
+    first, second = shell.folder / out, shell.folder / again
+    if first.is_file():
+        assert first.read_bytes() == second.read_bytes()
+    else:
+        files = sorted(path.name for path in first.iterdir())
+        assert files == sorted(path.name for path in second.iterdir())
+        for name in files:
+            assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    line = shell.refuse("train", "--resume", back)
+    assert "--init-from" in line
+
+
+def test_a_checkpoint_of_weights(shell: Shell) -> None:
+    shell.succeed("export", "run", "--format", "safetensors", "--out", "w/weights.safetensors")
+    path = "w/weights.safetensors"
+    assert shell.succeed("sample", path, *WRITING) == shell.succeed("sample", "run", *WRITING)
+    assert weights_of(shell.folder / path) == weights_of(shell.folder / "run")
+
+
+def test_gguf(shell: Shell) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    typed = ("export", "run", "--format", "gguf", "--precision", "q8_0", "--out", "run.gguf")
+    assert "llama.cpp" in shell.succeed(*typed)
+    assert (shell.folder / "run.gguf").read_bytes()[:4] == b"GGUF"
+
+
+def test_the_best_checkpoint(shell: Shell) -> None:
+    with RunFolder.open(shell.folder / "run", best=True) as run:
+        best = run.state().best_step
+    shell.succeed("export", "run", "--best", "--format", "andrea", "--out", "best.bin")
+    step = int.from_bytes((shell.folder / "best.bin").read_bytes()[:4], "little")
+    assert best and step == best
+
+
+def test_a_folder_is_fine_tuned_with_one_command(shell: Shell) -> None:
+    """With a tokenizer that Andrea has no kind of: it is kept, in the run and when repeated."""
+    tokenizer = small_tokenizer("bpe")
+    export_hf(small_weights(tokenizer, block_size=16), shell.folder / "theirs")
+    path = shell.folder / "theirs" / "tokenizer.json"
+    description = json.loads(path.read_text("utf-8"))
+    description["pre_tokenizer"]["add_prefix_space"] = True
+    path.write_text(json.dumps(description), "utf-8")
+    typed = ("train", "book.txt", "--init-from", "theirs", "--steps", "3", "--batch-size", "2")
+    said = shell.succeed(*typed, "--block-size", "24", "--out", "tuned")
+    assert re.search(r"^weights +those of theirs; their context of 16 becomes 24$", said, re.M)
+    assert re.search(r"^tokenizer +json, 300 tokens", said, re.M)
+    with RunFolder.open(shell.folder / "tuned") as run:
+        assert isinstance(run.tokenizer(), CarriedTokenizer)
+        assert run.info.model.block_size == 24
+    shell.succeed("sample", "tuned", *WRITING)
+    shell.succeed("train", "--resume", "tuned", "--steps", "4")
+    shell.succeed("train", "--config", "tuned/config.toml", "--out", "twice")
+    newest = "checkpoints/step-00000004.safetensors"
+    assert (shell.folder / "tuned" / newest).exists()
+
+
+def test_what_is_imported_is_judged_and_tuned(shell: Shell) -> None:
+    shell.succeed("export", "run", "--format", "hf", "--out", "folder")
+    shell.succeed("import", "folder", "--out", "imported")
+    assert "left out  5-gram" in shell.succeed("eval", "imported", "book.txt")
+    assert "bpe, 300 tokens" in shell.succeed("info", "imported")
+    shell.succeed(*("train", "book.txt", "--init-from", "imported", "--steps", "1", "--out", "on"))
+
+
+def broken(shell: Shell, name: str, weights: Weights | None = None) -> Path:
+    folder = shell.folder / name
+    export_hf(weights or small_weights(small_tokenizer("byte")), folder)
+    return folder
+
+
+def test_refusals_are_one_line(shell: Shell) -> None:
+    for typed, told in (
+        (("export", "run", "--format", "hf", "--out", "run"), "run is there already"),
+        (("export", "nowhere", "--format", "hf", "--out", "x"), "nowhere isn't there"),
+        (
+            ("export", "run", "--format", "llmc", "--precision", "q8_0", "--out", "x"),
+            "llmc is written in f32 or bf16, not in q8_0",
+        ),
+        (("import", "run", "--out", "x"), "a run of Andrea already"),
+        (("import", "nowhere", "--out", "x"), "nowhere isn't there"),
+        (("import", "book.txt", "--out", "x"), "does not say its shape"),
+        (("import", "book.txt", "--preset", "andrea-12m", "--out", "x"), "--tokenizer"),
+        (
+            ("import", "book.txt", "--preset", "andrea-12m", "--tokenizer", "byte", "--out", "x"),
+            "no checkpoint of the family|is truncated or no checkpoint",
+        ),
+        (("import", "book.txt", "--format", "llmc", "--tokenizer", "byte", "--out", "x"), "llm.c"),
+    ):
+        line = shell.refuse(*typed)
+        assert re.search(told, line), line
+        assert not (shell.folder / "x").exists()
+
+
+def test_a_folder_with_other_files_of_weights_is_told(shell: Shell) -> None:
+    folder = broken(shell, "pickled")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert "has no model.safetensors" in shell.refuse("import", "pickled", "--out", "x")
+
+
+def test_a_tokenizer_of_another_size_is_refused(shell: Shell) -> None:
+    broken(shell, "bytes")
+    line = shell.refuse("import", "bytes", "--tokenizer", "run", "--out", "x")
+    assert "the tokenizer has 300 tokens, the model 257" in line
