@@ -90,6 +90,10 @@ class Service:
                 return await handler(http)
             except RequestError as error:
                 return _refusal(error)
+            except asyncio.CancelledError:
+                if not self.is_stopping:
+                    raise
+                return _refusal(RequestError("the server is stopping", status=503))
             except ClientDisconnect:
                 return Response(status_code=_CLOSED_REQUEST)
             except Exception as error:

@@ -31,8 +31,8 @@ class _Member:
 class Batch:
     """At most `most` sequences that grow together; numbers name them. For one thread.
 
-    A sequence sees what it would see alone: rows of a batch don't depend on each other. Only where
-    places run out, and what is cached is read anew, do logits differ by rounding.
+    A sequence sees what it would see alone, up to rounding, which depends on how many tokens are
+    read at once.
 
     Raises:
         OutOfMemoryError: the cache of keys and values doesn't fit in memory.

@@ -41,6 +41,8 @@ def listen(host: str, port: int) -> socket.socket:
         ArgumentError: there is no such address here, or the port is taken.
     """
     try:
+        if port > 65535:  # which some systems would wrap
+            raise OverflowError("ports end at 65535")
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=128)
