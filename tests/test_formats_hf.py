@@ -272,7 +272,7 @@ def both_names(tensors: Values) -> None:
     [
         (untied, "lm_head.weight is not the token embedding"),
         (lost, "transformer.h.1.ln_2.bias is missing"),
-        (unknown, "h.0.attn.rotary is no tensor of a GPT-2"),
+        (unknown, "'h.0.attn.rotary' is no tensor of a GPT-2"),
         (narrower, r"ln_f.bias is \(31,\), config.json needs \(32,\)"),
         (turned, r"h.0.mlp.c_fc.weight is \(128, 32\), config.json needs \(32, 128\)"),
         (whole_numbers, "is I32; floating point is needed"),
@@ -330,11 +330,11 @@ def test_index_and_shards_must_agree(folder: Path) -> None:
     name = "transformer.wte.weight"
     del index["weight_map"][name]
     path.write_text(json.dumps(index), "utf-8")
-    with pytest.raises(CheckpointError, match=f"holds {name}, which"):
+    with pytest.raises(CheckpointError, match=f"holds '{name}', which"):
         HFFolder(folder)
     index["weight_map"] = {**whole, "transformer.more": whole[name]}
     path.write_text(json.dumps(index), "utf-8")
-    with pytest.raises(CheckpointError, match=r"lacks transformer\.more"):
+    with pytest.raises(CheckpointError, match=r"lacks 'transformer\.more"):
         HFFolder(folder)
     (folder / whole[name]).unlink()
     with pytest.raises(CheckpointError, match="cannot read"):

@@ -219,7 +219,7 @@ class HFFolder(SafetensorsFolder):
             self._check_head(self.tensor(head), tensors["wte.weight"])
         extra = next((name for name in stored if not _MASKS.fullmatch(name)), None)
         if extra is not None:
-            raise CheckpointError(f"{self.folder}: {extra} is no tensor of a GPT-2")
+            raise CheckpointError(f"{self.folder}: {extra!r:.80} is no tensor of a GPT-2")
         return tensors
 
     def _check_head(self, head: Tensor, embedding: Tensor) -> None:

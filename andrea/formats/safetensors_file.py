@@ -105,7 +105,7 @@ class SafetensorsFile(Closing):
         place = self.places[name]
         if place.dtype not in _TYPES:
             raise CheckpointError(
-                f"{self.path}: {name} is {place.dtype}; floating point is needed: "
+                f"{self.path}: {name!r:.80} is {place.dtype}; floating point is needed: "
                 f"{', '.join(_TYPES)}"
             )
         return LazyTensor(place.shape, partial(self._read, place))
@@ -130,7 +130,7 @@ def _bytes_of(path: Path, name: str, place: _Place) -> int:
     width = np.dtype(_TYPES[place.dtype]).itemsize if place.dtype in _TYPES else 0
     width = width or (widths | {"BOOL": 1}).get(place.dtype, 0)
     if not width:
-        raise CheckpointError(f"{path}: {name} is {place.dtype}, which Andrea can't read")
+        raise CheckpointError(f"{path}: {name!r:.80} is {place.dtype}, which Andrea can't read")
     return width * int(np.prod(place.shape, dtype=np.int64))
 
 
@@ -160,12 +160,12 @@ class SafetensorsFolder(Closing):
             for name in self._files[-1].places:
                 if shard_of.get(name) != shard:
                     raise CheckpointError(
-                        f"{self.folder / shard} holds {name}, which {INDEX} has in "
-                        f"{shard_of.get(name, 'no file')}"
+                        f"{self.folder / shard} holds {name!r:.80}, which {INDEX} has in "
+                        f"{shard_of.get(name, 'no file')!r:.80}"
                     )
         missing = next((name for name in shard_of if name not in self._file_of), None)
         if missing is not None:
-            raise CheckpointError(f"{self.folder / shard_of[missing]} lacks {missing}")
+            raise CheckpointError(f"{self.folder / shard_of[missing]} lacks {missing!r:.80}")
 
     def _add(self, file: SafetensorsFile) -> None:
         self._files.append(file)
@@ -193,6 +193,6 @@ def _weight_map(path: Path) -> dict[str, str]:
         is_plain = isinstance(shard, str) and shard.endswith(".safetensors")
         if not is_plain or any(mark in shard for mark in "/\\:\0"):
             raise CheckpointError(
-                f"{path}: {name} is in {shard!r:.80}, which is no name of a file beside it"
+                f"{path}: {name!r:.80} is in {shard!r:.80}, which is no name of a file beside it"
             )
     return shard_of

@@ -115,7 +115,7 @@ def check_shapes(tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
             raise CheckpointError(f"{name} is {tensors[name].shape}, the model needs {shape}")
     unknown = next((name for name in tensors if name not in wanted), None)
     if unknown is not None:
-        raise CheckpointError(f"{unknown} is no tensor of a model of this kind")
+        raise CheckpointError(f"{unknown!r:.80} is no tensor of a model of this kind")
 
 
 def of_model(model: GPT, tokenizer: Tokenizer | None = None) -> Weights:

@@ -20,6 +20,8 @@ from andrea.tokenizers.words import cut_between_words, pieces_between_words
 
 # Longer texts are encoded in pieces of this many characters.
 _PIECE = 1 << 14
+# Vocabularies are padded to multiples of some hundreds, not to many times what is in them.
+_MOST_PADDING = 1 << 16
 
 
 class CarriedTokenizer(Tokenizer):
@@ -131,6 +133,11 @@ def _token_table(
     if highest >= vocab_size:
         raise TokenizerError(
             f"the tokenizer has tokens up to {highest}, the model's vocabulary is {vocab_size}: "
+            "they do not belong together"
+        )
+    if vocab_size > 2 * highest + _MOST_PADDING:
+        raise TokenizerError(
+            f"the tokenizer has tokens up to {highest}, but the vocabulary is {vocab_size}: "
             "they do not belong together"
         )
     byte_of_symbol = {symbol: byte for byte, symbol in byte_symbols().items()}

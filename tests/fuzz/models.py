@@ -1,0 +1,120 @@
+"""Damaged models of other programs: folders of Hugging Face, llm.c's files, the family's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from andrea.formats.family import FamilyFile, export_family
+from andrea.formats.hf import HFFolder, export_hf
+from andrea.formats.llmc import LlmcFile, export_llmc, read_tokens, write_tokens
+from andrea.formats.tokenizer_json import to_tokenizer_json
+from andrea.formats.weights import Weights, tensor_shapes
+from andrea.tokenizers import CarriedTokenizer, Tokenizer, tokenizer_from_dict
+from small_weights import small_tokenizer, small_weights
+
+from .damage import damage_bytes, damage_json
+
+
+def _weights() -> Weights:
+    return small_weights(small_tokenizer("bpe"), block_size=8, n_layer=2, n_embd=8, n_head=2)
+
+
+def _check(weights: Weights) -> None:
+    """All that may be said of a model that was accepted: its tensors are there and are read."""
+    for name, shape in tensor_shapes(weights.config).items():
+        assert np.asarray(weights.parameters[name]).shape == shape, name
+
+
+class HubFolder:
+    """A folder whose config.json, tokenizer.json, index or tensors are damaged."""
+
+    def __init__(self, place: Path) -> None:
+        weights, folder = _weights(), place / "hub"
+        self.good = folder
+        export_hf(weights, folder)
+        names = [f"transformer.{name}" for name in weights.parameters]
+        weight_map = dict.fromkeys(names, "model.safetensors")
+        index = json.dumps({"metadata": {}, "weight_map": weight_map})
+        (folder / "model.safetensors.index.json").write_text(index, "utf-8")
+
+    def case(self, random: Random, folder: Path) -> str:
+        copy = folder / "case"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.good, copy)
+        files = ["config.json", "tokenizer.json", "model.safetensors.index.json"]
+        file = random.choice([*files, "tokenizer.json", "model.safetensors"])
+        path = copy / file
+        if file.endswith(".json") and random.random() < 0.8:
+            damaged = damage_json(random, json.loads(path.read_bytes()))
+            path.write_text(json.dumps(damaged), "utf-8")
+        else:
+            path.write_bytes(damage_bytes(random, path.read_bytes()))
+        with HFFolder(copy) as opened:
+            _check(opened.weights)
+            _check_tokenizer(opened.tokenizer)
+        return "read"
+
+
+def _check_tokenizer(tokenizer: Tokenizer) -> None:
+    """One that was accepted makes tokens of the vocabulary, whatever the text."""
+    tokens = tokenizer.encode("It's 12 naïve 漢字 🎉\n")
+    assert tokens.size == 0 or 0 <= tokens.min() <= tokens.max() < tokenizer.vocab_size
+    tokenizer.decode(tokens)
+
+
+class LlmcFiles:
+    """A model file, or one of tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        export_llmc(_weights(), folder / "model.bin", precision="bf16")
+        write_tokens(folder / "tokens.bin", [np.arange(500) % 257], 500)
+        self.model = (folder / "model.bin").read_bytes()
+        self.tokens = (folder / "tokens.bin").read_bytes()
+
+    def case(self, random: Random, folder: Path) -> str:
+        path = folder / "case.bin"
+        if random.random() < 0.5:
+            path.write_bytes(damage_bytes(random, self.model))
+            with LlmcFile(path) as opened:
+                _check(opened.weights)
+            return "read"
+        path.unlink(missing_ok=True)  # a map of it may still be open
+        path.write_bytes(damage_bytes(random, self.tokens))
+        assert int(read_tokens(path, 257).max()) < 257
+        return "read"
+
+
+class FamilyFiles:
+    """The family's checkpoint, which has nothing but two numbers to check."""
+
+    def __init__(self, folder: Path) -> None:
+        weights = _weights()
+        export_family(weights, folder / "model.bin")
+        self.config = weights.config
+        self.data = (folder / "model.bin").read_bytes()
+
+    def case(self, random: Random, folder: Path) -> str:
+        path = folder / "case.bin"
+        path.write_bytes(damage_bytes(random, self.data))
+        with FamilyFile(path, self.config) as opened:
+            _check(opened.weights)
+        return "read"
+
+
+class CarriedRecord:
+    """A tokenizer.json in a checkpoint: refused, or one that makes tokens of its vocabulary."""
+
+    def __init__(self, _folder: Path) -> None:
+        described = to_tokenizer_json(small_tokenizer("bpe"))
+        self.good = CarriedTokenizer(described, 304, 299).to_dict()
+
+    def case(self, random: Random, folder: Path) -> str:
+        tokenizer = tokenizer_from_dict(damage_json(random, self.good))
+        _check_tokenizer(tokenizer)
+        assert tokenizer_from_dict(json.loads(json.dumps(tokenizer.to_dict()))) == tokenizer
+        return "read"
