@@ -76,13 +76,17 @@ def command(
     """Make a run of the model at PATH.
 
     PATH is a GPT-2 folder of Hugging Face, a model file of llm.c, or a checkpoint of the ANDREA
-    family.
+    family. A token file of llm.c becomes a text, JSON lines at --out, which andrea train takes.
     """
     from andrea.formats.imported import write_run
+    from andrea.formats.llmc import is_tokens
     from andrea.formats.opening import format_of, open_model
     from andrea.planning.sizes import num_parameters
     from andrea.runs.folder import refuse_used
 
+    if format_name is None and is_tokens(path):
+        _import_tokens(path, tokenizer, out)
+        return
     refuse_used(out)
     name = format_name or format_of(path)
     config = _shape(path, tokenizer, options) if name == "andrea" else None
@@ -98,6 +102,18 @@ def command(
         found = weights.tokenizer.describe() if weights.tokenizer else ""
         click.echo(f"made {out}: {num_parameters(weights.config):,} parameters, {found}")
     click.echo(f'try:  andrea sample {out} --prompt "..."')
+
+
+def _import_tokens(path: Path, tokenizer: str | None, out: Path) -> None:
+    from andrea.formats.llmc_text import import_tokens
+    from andrea.formats.opening import tokenizer_at
+    from andrea.words import plural
+
+    if tokenizer is None:
+        raise Failure(f"{path} holds tokens: name the tokenizer that made them with --tokenizer")
+    documents = import_tokens(path, tokenizer_at(tokenizer), out)
+    click.echo(f"wrote {out}: {plural(documents, 'document')}")
+    click.echo(f"try:  andrea train {out}")
 
 
 def _shape(path: Path, tokenizer: str | None, options: dict[str, Any]) -> ModelConfig:

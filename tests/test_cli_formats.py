@@ -155,3 +155,29 @@ def test_a_tokenizer_of_another_size_is_refused(shell: Shell) -> None:
     broken(shell, "bytes")
     line = shell.refuse("import", "bytes", "--tokenizer", "run", "--out", "x")
     assert "the tokenizer has 300 tokens, the model 257" in line
+
+
+def test_tokens_of_llmc_go_out_and_come_back(shell: Shell) -> None:
+    """A text's documents, in the run's tokens, and the same documents as text again."""
+    documents = [f"Document {number}: café & “quotes”\n\tend" for number in range(30)]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
+    (shell.folder / "docs.jsonl").write_text(lines, "utf-8")
+    typed = ("export", "run", "--format", "llmc-tokens", "--text", "docs.jsonl", "--out", "tokens")
+    said = shell.succeed(*typed)
+    assert re.search(r"wrote tokens, .*: [\d,]+ tokens to learn from, [\d,]+ to validate", said)
+    found = []
+    for name in ("train", "val"):
+        data = (shell.folder / "tokens" / f"{name}.bin").read_bytes()
+        header = np.frombuffer(data[:1024], dtype="<i4")
+        assert header[:2].tolist() == [20240520, 1] and header[2] == (len(data) - 1024) // 2
+        assert np.frombuffer(data[1024:], dtype="<u2")[0] == 299  # begins with the marker
+        typed = ("import", f"tokens/{name}.bin", "--tokenizer", "run", "--out", f"{name}.jsonl")
+        assert re.match(rf"wrote {name}\.jsonl: \d+ documents?\n", shell.succeed(*typed))
+        text = (shell.folder / f"{name}.jsonl").read_text("utf-8")
+        found += [json.loads(line)["text"] for line in text.splitlines()]
+    assert sorted(found) == sorted(documents)
+    line = shell.refuse("import", "tokens/train.bin", "--out", "more.jsonl")
+    assert "name the tokenizer" in line
+    line = shell.refuse("import", "tokens/train.bin", "--tokenizer", "byte", "--out", "more.jsonl")
+    assert "the vocabulary has 257: another tokenizer made it" in line
+    assert not (shell.folder / "more.jsonl").exists()

@@ -45,6 +45,11 @@ def magic_of(path: Path) -> str:
     return {_MODEL_MAGIC: "model", _TOKENS_MAGIC: "tokens"}.get(number, "")
 
 
+def is_tokens(path: Path) -> bool:
+    """Whether a file holds tokens of llm.c."""
+    return magic_of(path) == "tokens"
+
+
 class LlmcFile(Closing):
     """A model of llm.c, open for reading; `weights` are read from it while it is open.
 
