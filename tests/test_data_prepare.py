@@ -56,7 +56,7 @@ def test_bpe_tokens_do_not_depend_on_the_pieces(
     text = TEXT * 60
     tokenizer = train_tokenizer("bpe", [text], vocab_size=400).tokenizer
     monkeypatch.setattr("andrea.data.sources.CHUNK", 100)
-    monkeypatch.setattr("andrea.data.encoding._BATCH_CHARS", 250)
+    monkeypatch.setattr("andrea.data.encoding._BATCH_BYTES", 250)
     prepared = prepare_text(text, tokenizer=tokenizer, validation_fraction=0)
     np.testing.assert_array_equal(prepared.train[1:], tokenizer.encode(text))
 

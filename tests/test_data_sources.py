@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -17,6 +18,7 @@ import pytest
 
 from andrea.data import PreparedData, prepare
 from andrea.data import decoding as decoding_module
+from andrea.data.decoding import decode_in_parts
 from andrea.errors import AndreaError, ArgumentError, DataError
 
 Prepare = Callable[..., PreparedData]
@@ -286,6 +288,32 @@ def test_offset_is_right_when_a_character_lies_across_chunks(
     monkeypatch.setattr("andrea.data.sources.CHUNK", 4)
     file = write(tmp_path / "a.txt", "aé猫".encode() + b"\xe7\x8cX")
     assert "byte 0xE7 at 6 is" in refusal(lambda: prepare_here(file))
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 1000])
+@pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32", "cp1252", "gb18030"])
+def test_decoding_in_parts_is_decoding(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str, part: int
+) -> None:
+    monkeypatch.setattr(decoding_module, "_PART", part)
+    make = codecs.getincrementaldecoder(encoding)
+    text = "aé猫🙂" if encoding.startswith(("utf", "gb")) else "aé"
+    good = (text * 3).encode(encoding)
+    for data in (b"", good, good[:-1], good[:9] + b"\xff\xfe" + good[9:], b"\x81\xf0\x9f" * 4):
+        expected, found = make(errors), make(errors)
+        for stretch in (data, good[-1:]):  # what is held back comes with what follows
+            wanted = outcome(lambda: expected.decode(stretch))  # noqa: B023
+            assert outcome(lambda: decode_in_parts(found, stretch)) == wanted  # noqa: B023
+            if isinstance(wanted, tuple):
+                break
+
+
+def outcome(decode: Callable[[], str]) -> str | tuple[type[UnicodeError], str]:
+    try:
+        return decode()
+    except UnicodeError as error:
+        return type(error), str(error)
 
 
 @pytest.mark.parametrize("encoding", ["utf-99", "base64", "", "rot13", "a\x00b"])

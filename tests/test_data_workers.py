@@ -87,7 +87,7 @@ def test_a_function_that_cannot_be_sent_is_used_here(children: list[Any]) -> Non
 
 def test_an_error_of_the_function_is_raised_here(children: list[Any]) -> None:
     encoder = BatchEncoder(CharTokenizer("abc"), 0.0)
-    batches = [[Segment(False, True, text)] for text in ("aa", "bb", "cxc", "aa")]
+    batches = [[Segment(False, True, text)] for text in (b"aa", b"bb", b"cxc", b"aa")]
     results = map_in_order(encoder, batches, 2)
     assert next(results).tokens[0].tolist() == [3, 0, 0]
     with pytest.raises(TokenizerError, match=r"does not know 'x' \(U\+0078\)"):
@@ -160,7 +160,7 @@ def test_tokens_do_not_depend_on_the_number_of_processes(
     kind: str,
 ) -> None:
     monkeypatch.setattr("andrea.data.sources.CHUNK", 700)
-    monkeypatch.setattr("andrea.data.encoding._BATCH_CHARS", 1000)
+    monkeypatch.setattr("andrea.data.encoding._BATCH_BYTES", 1000)
     source = tmp_path / "text"
     source.mkdir()
     for number in range(1 if kind == "one" else 25):

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from andrea.errors import DataError
 
 CHUNK = 1 << 20
+# Larger stretches are decoded in such parts.
+_PART = 1 << 13
 
 REPLACED = "undecodable characters"
 BYTE_ORDER_MARKS = "byte-order marks"
@@ -69,6 +71,22 @@ def without_byte_order_mark(pieces: Iterator[str], counts: Counter[str]) -> Iter
             yield piece
 
 
+def decode_in_parts(decoder: codecs.IncrementalDecoder, data: bytes) -> str:
+    """Return `decoder.decode(data)`, without what that does to memory.
+
+    Python guesses the size of a text and corrects it. With megabytes that leaves holes of all sizes
+    in the process's memory, which grows by hundreds of megabytes over some gigabytes of text.
+    """
+    state = decoder.getstate()
+    try:
+        starts = range(0, len(data), _PART)
+        return "".join([decoder.decode(data[start : start + _PART]) for start in starts])
+    except UnicodeError:
+        # Once more in one, for an error that tells the place in all of the data.
+        decoder.setstate(state)
+        return decoder.decode(data)
+
+
 def _decode_strictly(chunks: Iterator[bytes], label: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     head = b""
@@ -81,7 +99,7 @@ def _decode_strictly(chunks: Iterator[bytes], label: str) -> Iterator[str]:
             raise DataError(f"{label}: {_about_nul(head, taken + chunk.index(0))}")
         taken += len(chunk)
         try:
-            text = decoder.decode(chunk)
+            text = decode_in_parts(decoder, chunk)
         except UnicodeDecodeError as error:
             # The object is the chunk, after the start of a character that the decoder held back.
             offset = taken - len(error.object) + error.start
@@ -161,9 +179,9 @@ def _decode_replacing(
     replacing, ignoring = decoder_type("replace"), decoder_type("ignore")
     try:
         for chunk in chunks:
-            text = replacing.decode(chunk)
+            text = decode_in_parts(replacing, chunk)
             # The two differ by one U+FFFD for each error; the text may hold some of its own.
-            counts[REPLACED] += len(text) - len(ignoring.decode(chunk))
+            counts[REPLACED] += len(text) - len(decode_in_parts(ignoring, chunk))
             yield text
         text = replacing.decode(b"", final=True)
         counts[REPLACED] += len(text) - len(ignoring.decode(b"", final=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -9,14 +10,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from andrea.data.decoding import decode_in_parts
 from andrea.data.leakage import RepetitionCheck, Sketch, sketch
 from andrea.data.split import Split
 from andrea.data.token_file import TokenArray, TokenWriter, token_dtype
 from andrea.data.workers import map_in_order
 from andrea.tokenizers import Tokenizer
 
-# Texts are encoded together until they hold this many characters.
-_BATCH_CHARS = 1 << 20
+# Texts are encoded together until they hold this many bytes.
+_BATCH_BYTES = 1 << 20
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Segment(NamedTuple):
@@ -24,7 +28,8 @@ class Segment(NamedTuple):
 
     is_validation: bool
     starts_document: bool
-    text: str
+    data: bytes
+    """Its text in UTF-8."""
 
 
 class EncodedBatch(NamedTuple):
@@ -60,14 +65,14 @@ class BatchEncoder:
         dtype = token_dtype(tokenizer.vocab_size)
         marker = np.array([tokenizer.beginning_of_document], dtype=np.int32)
         parts: tuple[list[NDArray[np.int32]], ...] = ([marker[:0]], [marker[:0]])
-        encoded = tokenizer.encode_batch([segment.text for segment in batch])
+        data = [segment.data for segment in batch]
+        encoded = tokenizer.encode_batch([decode_in_parts(_UTF8(), text) for text in data])
         for segment, tokens in zip(batch, encoded, strict=True):
             side = parts[segment.is_validation]
             if segment.starts_document:
                 side.append(marker)
             side.append(tokens)
         train, validation = (np.concatenate(side) for side in parts)
-        data = [segment.text.encode("utf-8") for segment in batch]
         is_validation = np.array([segment.is_validation for segment in batch])
         sizes = np.array(list(map(len, data)))
         return EncodedBatch(
@@ -89,12 +94,12 @@ def segments(
         for is_validation, piece in split.parts(document):
             if text:
                 cut = tokenizer.safe_cut(text) if side == is_validation else len(text)
-                yield Segment(side, starts, text[:cut])
+                yield Segment(side, starts, text[:cut].encode("utf-8"))
                 text = text[cut:]
                 starts = False
             side = is_validation
             text += piece
-        yield Segment(side, starts, text)
+        yield Segment(side, starts, text.encode("utf-8"))
 
 
 def encode_documents(
@@ -128,8 +133,8 @@ def _batches(stream: Iterable[Segment]) -> Iterator[list[Segment]]:
     size = 0
     for segment in stream:
         batch.append(segment)
-        size += len(segment.text)
-        if size >= _BATCH_CHARS:
+        size += len(segment.data)
+        if size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
