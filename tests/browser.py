@@ -1,6 +1,6 @@
 """Chromium without a window, steered through its debugging pipe: what a page becomes in a browser.
 
-Every request that a page makes is noted, and all but those to local files fail.
+Every request that a page makes is noted, and all but those to local files and servers fail.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Browser:
             "--disable-gpu",
             "--hide-scrollbars",
             "--disable-background-networking",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
             f"--user-data-dir={folder}",
             "--remote-debugging-pipe",
             "about:blank",
@@ -120,7 +120,7 @@ class Page:
     def __init__(
         self,
         browser: Browser,
-        file: Path,
+        place: Path | str,
         width: int = 1400,
         height: int = 1000,
         dark: bool = False,
@@ -141,12 +141,13 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
-        self.open(file)
+        self.open(place)
 
-    def open(self, file: Path) -> None:
-        """Show a file, and wait until it is loaded and drawn."""
+    def open(self, place: Path | str) -> None:
+        """Show a file, or what is at an address, and wait until it is loaded and drawn."""
         self._browser.events.clear()
-        self._call("Page.navigate", url=file.as_uri())
+        address = place if isinstance(place, str) else place.as_uri()
+        self._call("Page.navigate", url=address)
         self._browser.wait_for("Page.loadEventFired", self._session)
         self.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
 
@@ -196,6 +197,10 @@ class Page:
         )
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        """Type a text where the cursor is."""
+        self._call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
         """Press a key such as Tab, ArrowLeft or Home."""

@@ -136,7 +136,7 @@ class Service:
             "context_length": served.block_size,
             "max_tokens": served.most_tokens,
             "tokenizer": served.tokenizer.describe(),
-            "chat": f"A base model: it goes on with {served.template.describe}.",
+            "chat": f"A base model: chat completions go on with {served.template.describe}.",
         }
 
     async def _models(self, _http: HttpRequest) -> Response:

@@ -44,7 +44,7 @@ async function look() {
   at("facts").textContent = `${model.tokenizer}; it sees the last ${model.context_length.toLocaleString("en")} tokens of a text.`;
   at("tokens").max = model.max_tokens;
   at("tokens").value = Math.min(200, model.max_tokens);
-  at("chat").textContent = `Chat completions: ${model.chat}`;
+  at("chat").textContent = model.chat;
   at("example").textContent =
     `from openai import OpenAI\n\n` +
     `client = OpenAI(base_url=${JSON.stringify(new URL("v1", location.href).href)}, api_key="none")\n` +
@@ -89,10 +89,24 @@ async function* eventsOf(answer) {
   }
 }
 
+// What has come is shown a few times a second: a small model writes thousands of tokens in one.
+const PAUSE = 50; // milliseconds
+let waiting = "";
+let timer = null;
+
 function append(piece) {
+  waiting += piece;
+  timer ??= setTimeout(flush, PAUSE);
+}
+
+function flush() {
+  clearTimeout(timer);
+  timer = null;
+  if (!waiting) return;
   // Someone who scrolled up to read is left there.
   const follows = text.scrollHeight - text.scrollTop - text.clientHeight < 40;
-  text.value += piece;
+  text.value += waiting;
+  waiting = "";
   if (follows) text.scrollTop = text.scrollHeight;
 }
 
@@ -123,6 +137,7 @@ async function write(prompt) {
     if (error.name === "AbortError") told = "stopped";
     else say(error.message);
   } finally {
+    flush();
     running = null;
     at("state").textContent = told;
     show();
