@@ -24,7 +24,12 @@ OTHER_ENGINES = (
     "test_sanitized_suite.py",
 )
 # Programs that aren't Python's: a compiler, a browser, the loader.
-OTHER_PROGRAMS = ("test_docs.py", "test_library_loading.py", "test_report_browser.py")
+OTHER_PROGRAMS = (
+    "test_docs.py",
+    "test_library_loading.py",
+    "test_report_browser.py",
+    "test_serving_browser.py",
+)
 # A sanitizer takes memory and address space of its own.
 OF_MEMORY = (
     "test_data_memory.py",
