@@ -66,6 +66,19 @@ def test_sequences_come_and_go_and_see_what_they_would_see_alone(block_size: int
     assert joins > 3 * batch.most  # places ran out, again and again
 
 
+def test_a_long_prompt_does_not_hold_up_the_others() -> None:
+    batch = Batch(byte_model(1024), 2)
+    first = batch.join([1])
+    batch.logits()
+    batch.append(first, 2)
+    second = batch.join([3] * 600)
+    told = []
+    for token in range(4):
+        told.append(set(batch.logits()))
+        batch.append(first, token)
+    assert told == [{first}, {first}, {first, second}, {first}]
+
+
 # ---- texts
 
 
