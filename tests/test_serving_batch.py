@@ -73,10 +73,10 @@ def test_a_long_prompt_does_not_hold_up_the_others() -> None:
     batch.append(first, 2)
     second = batch.join([3] * 600)
     told = []
-    for token in range(4):
+    for token in range(3):
         told.append(set(batch.logits()))
         batch.append(first, token)
-    assert told == [{first}, {first}, {first, second}, {first}]
+    assert told == [{first}, {first}, {first, second}]
 
 
 # ---- texts
