@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from andrea.training.measure import Measurement
 
 _EPILOG = """\b
-andrea replay runs/book               the bad step, or a list where there are several
+andrea replay runs/book               the bad step; of several, a list
 andrea replay runs/book --step 1234
 """
 

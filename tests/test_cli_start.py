@@ -65,6 +65,12 @@ SAMPLE_OPTIONS = [
 ]
 
 
+COMMANDS = (
+    *("train", "sample", "serve", "eval", "replay", "report", "metrics", "export", "import"),
+    *("info", "doctor", "prefix", "completion"),
+)
+
+
 def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(main, arguments)
 
@@ -77,11 +83,11 @@ def declared(command: str) -> dict[str, click.Option]:
 @pytest.mark.parametrize("arguments", [("--help",), ("-h",), ()])
 def test_help_names_the_commands(arguments: tuple[str, ...]) -> None:
     output = invoke(*arguments).output
-    for command in ("train", "sample", "info", "completion"):
+    for command in COMMANDS:
         assert f"\n  {command} " in output
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "info", "completion"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_commands_fits_80_columns(command: str) -> None:
     result = invoke(command, "-h")
     assert result.exit_code == 0, result.output
