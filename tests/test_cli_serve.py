@@ -14,10 +14,10 @@ import pytest
 
 from andrea.serving import server as serving
 from cli_process import Shell
+from extras import needs
 from served_model import ENDLESS, Server, byte_run
 
-for name in ("starlette", "uvicorn"):
-    pytest.importorskip(name, reason=f"{name} is not installed; it is in the extra serve")
+pytestmark = needs("starlette", "uvicorn", extra="serve")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from andrea.formats.weights import Weights
 from andrea.sampling import SamplingConfig
 from andrea.tokenizers import CarriedTokenizer
 from andrea.writing import generate_text
+from extras import needs
 from reference.compare import assert_close
 from small_weights import KINDS, TEXT, model_of, small_tokenizer, small_weights, some_tokens
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = needs("torch", "transformers", extra="interchange")
+if find_spec("torch") is not None and find_spec("transformers") is not None:
+    import torch
+    import transformers
 
 TOLERANCE = 1e-4
 GREEDY = SamplingConfig(temperature=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from andrea.serving.batch import Batch
 from andrea.serving.chat import TEMPLATES
 from andrea.serving.requests import Served
 from andrea.serving.writer import BatchWriter
+from extras import needs
 from served_model import BLOCK_SIZE, byte_model, byte_tokenizer
 
-pytest.importorskip("starlette", reason="starlette is not installed; it is in the extra serve")
-
-from andrea.serving import app
+pytestmark = needs("starlette", extra="serve")
+if find_spec("starlette") is not None:
+    from andrea.serving import app
 
 TOKENIZER = byte_tokenizer()
 SERVED = Served("toy", TOKENIZER, BLOCK_SIZE, "", TEMPLATES["plain"], 100, 2)

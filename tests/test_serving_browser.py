@@ -9,10 +9,10 @@ import pytest
 
 from browser import Browser, Page
 from cli_process import Shell
+from extras import needs
 from served_model import ENDLESS, Server, byte_run
 
-for name in ("starlette", "uvicorn"):
-    pytest.importorskip(name, reason=f"{name} is not installed; it is in the extra serve")
+pytestmark = needs("starlette", "uvicorn", extra="serve")
 
 WIDE, NARROW = (1200, 900), (390, 844)
 # Paper and accent: page.css.

@@ -16,10 +16,10 @@ import pytest
 from andrea.sampling import SamplingConfig
 from andrea.writing import generate_texts
 from cli_process import Shell
+from extras import needs
 from served_model import BLOCK_SIZE, ENDLESS, Server, byte_model, byte_run, byte_tokenizer
 
-for name in ("starlette", "uvicorn"):
-    pytest.importorskip(name, reason=f"{name} is not installed; it is in the extra serve")
+pytestmark = needs("starlette", "uvicorn", extra="serve")
 
 TOKENIZER = byte_tokenizer()
 HELLO = [{"role": "user", "content": "Hello"}]
