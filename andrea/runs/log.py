@@ -111,14 +111,22 @@ def _drop_half_line(descriptor: int) -> None:
     size = end = os.fstat(descriptor).st_size
     while end > 0:
         start = max(end - _BLOCK, 0)
-        os.lseek(descriptor, start, os.SEEK_SET)
-        newline = os.read(descriptor, end - start).rfind(b"\n")
+        newline = _read(descriptor, start, end).rfind(b"\n")
         if newline >= 0:
             end = start + newline + 1
             break
         end = start
     if end < size:
         os.ftruncate(descriptor, end)
+
+
+def _read(descriptor: int, start: int, end: int) -> bytes:
+    """All bytes of a file from start to end: a single read may give fewer, and lines be lost."""
+    os.lseek(descriptor, start, os.SEEK_SET)
+    data = b""
+    while part := os.read(descriptor, end - start - len(data)):
+        data += part
+    return data
 
 
 class _Timestamps:
