@@ -66,7 +66,10 @@ def each(cases: dict[str, int]) -> pytest.MarkDecorator:
 
 
 # In bf16 the kernels do the same and more, on tensor cores: that is what every CI run looks at.
-PATIENCE = {name: [pytest.mark.complete] for name in ("accesses, fp32", "races, fp32")}
+PATIENCE = {
+    name: [pytest.mark.complete]
+    for name in ("accesses, fp32", "races, fp32", "races, model", "order, fp32")
+}
 
 PLAIN, BOUNDS, RACES = "checked build", "build for accesses", "build for races"
 SANITIZERS = {BOUNDS: ("asan", "ubsan"), RACES: ("tsan",)}
