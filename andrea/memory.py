@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ._library import check, ffi, lib, offer_cublaslt
 from .arguments import choice, integer
-from .config import ModelConfig
+from .config import CHOICES, ModelConfig
 from .device_arrays import current_stream
 from .errors import StateError
 from .tensors import (
@@ -33,8 +33,10 @@ def native_config(config: ModelConfig) -> Any:
     """A configuration as the engine takes it."""
     native = ffi.new("mg_config *")
     native.struct_size = ffi.sizeof("mg_config")
-    for name, value in config.to_dict().items():
-        setattr(native, name, value)
+    for name, value in config.to_full_dict().items():
+        if isinstance(value, bool):
+            value = lib.MG_ON if value else lib.MG_OFF
+        setattr(native, name, CHOICES[name].index(value) if name in CHOICES else value)
     return native
 
 

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 enum {
-    MG_ABI_VERSION = 3, /* grows whenever a signature or a struct below changes */
+    MG_ABI_VERSION = 4, /* grows whenever a signature or a struct below changes */
     MG_MAX_NAME = 64,   /* bytes of a tensor's name, with the closing zero */
     MG_MAX_DIMS = 3,
     MG_IGNORED_TARGET = -1 /* a target with no loss */
@@ -81,7 +81,23 @@ MG_API void mg_set_cublaslt_path(const char* path);
 
 /* ---- model ------------------------------------------------------------------------------------------------------ */
 
-/* Set struct_size to sizeof(mg_config).  n_head must divide n_embd. */
+/* The dialect's choices; 0 is GPT-2's everywhere. */
+typedef enum mg_switch { MG_DEFAULT = 0, MG_ON = 1, MG_OFF = 2 } mg_switch;
+typedef enum mg_norm { MG_LAYERNORM = 0, MG_RMSNORM = 1 } mg_norm;
+typedef enum mg_norm_position {
+    MG_NORM_PRE = 0,  /* x + sublayer(norm(x)) */
+    MG_NORM_POST = 1, /* norm(x + sublayer(x)) */
+    MG_NORM_NONE = 2  /* x + sublayer(x) */
+} mg_norm_position;
+typedef enum mg_activation_function {
+    MG_GELU = 0,     /* the tanh form */
+    MG_GELU_ERF = 1, /* x Phi(x) */
+    MG_RELU = 2,
+    MG_RELU2 = 3, /* relu(x)^2 */
+    MG_SWIGLU = 4 /* silu(a) b; c_fc has 2 mlp_dim outputs, a before b */
+} mg_activation_function;
+
+/* Set struct_size to sizeof(mg_config).  n_head must divide n_embd.  What follows the sizes may stay 0: that is GPT-2. */
 typedef struct mg_config {
     size_t struct_size;
     int32_t vocab_size;
@@ -89,6 +105,20 @@ typedef struct mg_config {
     int32_t n_layer;
     int32_t n_head;
     int32_t n_embd;
+    int32_t mlp_dim; /* 0: 4 n_embd; for swiglu 8/3 n_embd, rounded up to a multiple of 64 */
+    int32_t norm;    /* an mg_norm */
+    int32_t
+        norm_affine; /* switches from here on where nothing else is said.  Norms have a gain, layer norms a bias too */
+    int32_t norm_position;  /* an mg_norm_position */
+    int32_t residual;       /* the sublayer's input is added to its output */
+    int32_t activation;     /* an mg_activation_function */
+    int32_t attn_bias;      /* of attn.c_attn and attn.c_proj */
+    int32_t mlp_bias;       /* of mlp.c_fc and mlp.c_proj */
+    int32_t tie_embeddings; /* the head is wte; else lm_head, a matrix of its own */
+    int32_t final_norm;     /* before the head */
+    int32_t embedding_norm; /* after the sum of the embeddings; off by default */
+    int32_t scaled_init;    /* attn.c_proj and mlp.c_proj start smaller by sqrt(2 n_layer) */
+    float init_std;         /* of matrices; 0: 0.02 */
 } mg_config;
 
 typedef struct mg_model mg_model;
@@ -101,6 +131,9 @@ typedef struct mg_model mg_model;
 MG_API mg_status mg_model_create(const mg_config* config, const char* device, const char* precision, uint64_t seed,
                                  mg_model** model);
 MG_API void mg_model_free(mg_model* model); /* null is fine */
+/* The model's configuration with nothing left to defaults: mlp_dim and init_std are numbers, switches on or off.  Set
+ * config->struct_size. */
+MG_API mg_status mg_model_config(const mg_model* model, mg_config* config);
 MG_API const char* mg_model_device(const mg_model* model);
 MG_API const char* mg_model_precision(const mg_model* model);
 /* One line: the device by name, and the precision.  Valid until this thread asks again. */
@@ -223,6 +256,8 @@ typedef struct mg_decoder mg_decoder;
 MG_API mg_status mg_decoder_create(mg_model* model, int32_t sequences, mg_decoder** decoder);
 MG_API void mg_decoder_free(mg_decoder* decoder); /* null is fine */
 MG_API mg_status mg_decoder_reset(mg_decoder* decoder);
+/* Empties one sequence; the others go on. */
+MG_API mg_status mg_decoder_forget(mg_decoder* decoder, int32_t sequence);
 /* Appends counts[s] tokens to each sequence s (0 is fine); tokens holds those of sequence 0, then 1, ...  logits[sequences, V]:
  * of the last token of each sequence that got some; other rows are left as they are.  A sequence that would pass
  * block_size keeps its last block_size / 2 tokens, reads them again from position 0, and goes on. */

@@ -36,12 +36,24 @@ MG_API mg_status mg_op_embedding_forward(mg_backend* backend, float* out, const 
                                          int64_t T, int64_t C);
 MG_API mg_status mg_op_embedding_backward(mg_backend* backend, float* dwte, float* dwpe, const float* dout,
                                           const int32_t* tokens, int64_t N, int64_t T, int64_t C);
+/* Null: mean, for RMSNorm; gamma and dgamma, or beta and dbeta, where the norm has none. */
 MG_API mg_status mg_op_norm_forward(mg_backend* backend, void* out, float* mean, float* rstd, const float* x,
                                     const float* gamma, const float* beta, int64_t N, int64_t C);
-/* dx_elements and out may be null */
+/* dx_elements and out may be null, too */
 MG_API mg_status mg_op_norm_backward(mg_backend* backend, float* dx, void* dx_elements, void* out, float* dgamma,
                                      float* dbeta, const void* dout, const float* x, const float* mean,
                                      const float* rstd, const float* gamma, const float* beta, int64_t N, int64_t C);
+/* The same on the residual stream, float32 in and out.  Backward: dx holds the gradient of the output, and becomes that of x. */
+MG_API mg_status mg_op_stream_norm_forward(mg_backend* backend, float* out, float* mean, float* rstd, const float* x,
+                                           const float* gamma, const float* beta, int64_t N, int64_t C);
+MG_API mg_status mg_op_stream_norm_backward(mg_backend* backend, float* dx, void* dx_elements, float* dgamma,
+                                            float* dbeta, const float* x, const float* mean, const float* rstd,
+                                            const float* gamma, int64_t N, int64_t C);
+MG_API mg_status mg_op_read_stream(mg_backend* backend, void* out, const float* x, int64_t count);
+/* dx_elements may be null */
+MG_API mg_status mg_op_add_to_stream(mg_backend* backend, float* dx, void* dx_elements, const void* dout,
+                                     int64_t count);
+/* bias, dbias and residual may be null: there is none then */
 MG_API mg_status mg_op_linear_forward(mg_backend* backend, void* out, const void* x, const float* weight,
                                       const float* bias, int64_t N, int64_t rows, int64_t columns);
 MG_API mg_status mg_op_linear_gelu_forward(mg_backend* backend, void* hidden, void* out, const void* x,
@@ -57,6 +69,11 @@ MG_API mg_status mg_op_linear_gelu_backward_input(mg_backend* backend, void* dhi
                                                   const float* weight, int64_t N, int64_t rows, int64_t columns);
 MG_API mg_status mg_op_linear_backward_weight(mg_backend* backend, float* dweight, float* dbias, const void* dout,
                                               const void* x, int64_t N, int64_t rows, int64_t columns);
+/* activation: an mg_activation_function; M outputs a row */
+MG_API mg_status mg_op_activation_forward(mg_backend* backend, int32_t activation, void* out, const void* hidden,
+                                          int64_t N, int64_t M);
+MG_API mg_status mg_op_activation_backward(mg_backend* backend, int32_t activation, void* hidden, void* dout, int64_t N,
+                                           int64_t M);
 MG_API size_t mg_op_attention_saved_bytes(const mg_backend* backend, int64_t B, int64_t T, int64_t NH);
 MG_API mg_status mg_op_attention_forward(mg_backend* backend, void* out, void* saved, const void* qkv, int64_t B,
                                          int64_t T, int64_t C, int64_t NH);

@@ -33,11 +33,22 @@ struct Weight {
     int64_t columns;
 };
 
-// The bias of a linear layer, [rows] of its weight.
+// The bias of a linear layer, [rows] of its weight; null: it has none.
 struct Bias {
     const float* master;
     const void* prepared;
 };
+
+// Between the MLP's two layers: f(hidden), elementwise, or of a gate and what it lets through.
+enum class Activation {
+    gelu,      // tanh form (Hendrycks & Gimpel 2016)
+    gelu_erf,  // x Phi(x) (the same)
+    relu,
+    relu2,  // max(x, 0)^2 (So et al. 2021)
+    swiglu  // a sigmoid(a) b (Shazeer 2020); a row of hidden holds a[M], then b[M]
+};
+
+constexpr bool is_gated(Activation f) { return f == Activation::swiglu; }
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019) and clipping by the global gradient norm.
 struct AdamW {
@@ -136,7 +147,8 @@ class Backend {
     virtual void embedding_backward(float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t N,
                                     int64_t T, int64_t C) = 0;
 
-    // --- layer norm: out = gamma * (x - mean) * rstd + beta over C, per row; eps 1e-5
+    // --- norms: out = gamma * (x - mean) * rstd + beta over C, per row; eps 1e-5.  Null: mean, for RMSNorm, which takes it to be
+    // 0; gamma and beta, for 1 and 0, and their gradients.
     virtual void norm_forward(Element* out, float* mean, float* rstd, const float* x, const float* gamma,
                               const float* beta, int64_t N, int64_t C) = 0;
     // dx += , dgamma +=, dbeta +=; dx_elements = dx, and out = the norm's output once more, for the weights' gradients.
@@ -144,13 +156,23 @@ class Backend {
     virtual void norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta,
                                const Element* dout, const float* x, const float* mean, const float* rstd,
                                const float* gamma, const float* beta, int64_t N, int64_t C) = 0;
+    // The same on the residual stream itself; out may be x.
+    virtual void stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
+                                     const float* beta, int64_t N, int64_t C) = 0;
+    // dx, the gradient of the output, becomes that of x; dx_elements = dx as above.
+    virtual void stream_norm_backward(float* dx, Element* dx_elements, float* dgamma, float* dbeta, const float* x,
+                                      const float* mean, const float* rstd, const float* gamma, int64_t N,
+                                      int64_t C) = 0;
+    // The residual stream where a layer reads it without a norm: out = x, and dx += dout, dx_elements = dx as above.
+    virtual void read_stream(Element* out, const float* x, int64_t count) = 0;
+    virtual void add_to_stream(float* dx, Element* dx_elements, const Element* dout, int64_t count) = 0;
 
     // --- linear: out[N, rows] = x[N, columns] weight^T + bias
     virtual void linear_forward(Element* out, const Element* x, const Weight& weight, const Bias& bias, int64_t N) = 0;
     // hidden = x weight^T + bias; out = gelu(hidden)
     virtual void linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight,
                                      const Bias& bias, int64_t N) = 0;
-    // out = residual + x weight^T + bias; out may be residual
+    // out = residual + x weight^T + bias; out may be residual; null: 0
     virtual void linear_residual_forward(float* out, const float* residual, const Element* x, const Weight& weight,
                                          const Bias& bias, int64_t N) = 0;
     // dx[N, columns] = dout[N, rows] weight
@@ -161,6 +183,11 @@ class Backend {
     // dweight[rows, columns] += dout^T x; dbias[rows] += column sums of dout; dbias may be null
     virtual void linear_backward_weight(float* dweight, float* dbias, const Element* dout, const Element* x, int64_t N,
                                         int64_t rows, int64_t columns) = 0;
+
+    // --- activations that no product is fused with: out[N, M] = f(hidden[N, M, or 2 M where it is gated])
+    virtual void activation_forward(Activation f, Element* out, const Element* hidden, int64_t N, int64_t M) = 0;
+    // hidden becomes its gradient, and dout[N, M] becomes f(hidden), for the weight's gradient
+    virtual void activation_backward(Activation f, Element* hidden, Element* dout, int64_t N, int64_t M) = 0;
 
     // --- causal attention: qkv[N, 3C] holds q, k, v of all heads; out[N, C]; scores are never stored whole
     virtual size_t attention_saved_bytes(int64_t B, int64_t T, int64_t NH) const = 0;

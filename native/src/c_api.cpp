@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "backend.h"
+#include "c_api_config.h"
 #include "model_handle.h"
 #include "guard.h"
 #include "model/decoder.h"
@@ -21,15 +22,6 @@ std::string& last_error() {
 }
 
 namespace {
-
-Config config_of(const mg_config* config, const char* call) {
-    check_pointer(config, call, "config");
-    check_argument(config->struct_size == sizeof(mg_config), "%s: config.struct_size is %zu but this library's is %zu",
-                   call, config->struct_size, sizeof(mg_config));
-    const Config checked{config->vocab_size, config->block_size, config->n_layer, config->n_head, config->n_embd};
-    checked.check();
-    return checked;
-}
 
 void check_option(bool holds, const char* name, float value, const char* range) {
     check_argument(holds, "step: %s is %g but must be %s", name, static_cast<double>(value), range);
@@ -107,6 +99,13 @@ mg_status mg_model_create(const mg_config* config, const char* device, const cha
 }
 
 void mg_model_free(mg_model* model) { delete model; }
+
+mg_status mg_model_config(const mg_model* model, mg_config* config) {
+    return guarded([&] {
+        check_pointer(model, "model_config", "model");
+        mg::write_config(model->gpt->config(), config, "model_config");
+    });
+}
 
 const char* mg_model_device(const mg_model* model) { return model == nullptr ? "" : model->gpt->backend().device(); }
 const char* mg_model_precision(const mg_model* model) {
@@ -275,6 +274,16 @@ mg_status mg_decoder_reset(mg_decoder* decoder) {
     return guarded([&] {
         check_pointer(decoder, "decoder_reset", "decoder");
         decoder->decoder.reset();
+    });
+}
+
+mg_status mg_decoder_forget(mg_decoder* decoder, int32_t sequence) {
+    return guarded([&] {
+        check_pointer(decoder, "decoder_forget", "decoder");
+        check_argument(sequence >= 0 && sequence < decoder->decoder.sequences(),
+                       "decoder_forget: sequence is %d but there are %lld", sequence,
+                       static_cast<long long>(decoder->decoder.sequences()));
+        decoder->decoder.forget(sequence);
     });
 }
 

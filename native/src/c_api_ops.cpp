@@ -5,6 +5,7 @@
 #include <list>
 
 #include "backend.h"
+#include "c_api_config.h"
 #include "guard.h"
 #include "model/buffer.h"
 
@@ -179,6 +180,43 @@ mg_status mg_op_norm_backward(mg_backend* backend, float* dx, void* dx_elements,
     return run_op(backend, "norm_backward", {N, C}, [&](Backend& b) {
         b.norm_backward(dx, elements(dx_elements), elements(out), dgamma, dbeta, elements(dout), x, mean, rstd, gamma,
                         beta, N, C);
+    });
+}
+
+mg_status mg_op_stream_norm_forward(mg_backend* backend, float* out, float* mean, float* rstd, const float* x,
+                                    const float* gamma, const float* beta, int64_t N, int64_t C) {
+    return run_op(backend, "stream_norm_forward", {N, C},
+                  [&](Backend& b) { b.stream_norm_forward(out, mean, rstd, x, gamma, beta, N, C); });
+}
+
+mg_status mg_op_stream_norm_backward(mg_backend* backend, float* dx, void* dx_elements, float* dgamma, float* dbeta,
+                                     const float* x, const float* mean, const float* rstd, const float* gamma,
+                                     int64_t N, int64_t C) {
+    return run_op(backend, "stream_norm_backward", {N, C}, [&](Backend& b) {
+        b.stream_norm_backward(dx, elements(dx_elements), dgamma, dbeta, x, mean, rstd, gamma, N, C);
+    });
+}
+
+mg_status mg_op_read_stream(mg_backend* backend, void* out, const float* x, int64_t count) {
+    return run_op(backend, "read_stream", {count}, [&](Backend& b) { b.read_stream(elements(out), x, count); });
+}
+
+mg_status mg_op_add_to_stream(mg_backend* backend, float* dx, void* dx_elements, const void* dout, int64_t count) {
+    return run_op(backend, "add_to_stream", {count},
+                  [&](Backend& b) { b.add_to_stream(dx, elements(dx_elements), elements(dout), count); });
+}
+
+mg_status mg_op_activation_forward(mg_backend* backend, int32_t activation, void* out, const void* hidden, int64_t N,
+                                   int64_t M) {
+    return run_op(backend, "activation_forward", {N, M}, [&](Backend& b) {
+        b.activation_forward(mg::activation_of(activation), elements(out), elements(hidden), N, M);
+    });
+}
+
+mg_status mg_op_activation_backward(mg_backend* backend, int32_t activation, void* hidden, void* dout, int64_t N,
+                                    int64_t M) {
+    return run_op(backend, "activation_backward", {N, M}, [&](Backend& b) {
+        b.activation_backward(mg::activation_of(activation), elements(hidden), elements(dout), N, M);
     });
 }
 

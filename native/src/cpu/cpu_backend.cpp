@@ -136,17 +136,76 @@ template <typename E>
 void CpuBackend<E>::norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta,
                                   const Element* dout, const float* x, const float* mean, const float* rstd,
                                   const float* gamma, const float* beta, int64_t N, int64_t C) {
-    const int64_t chunk = sum_chunk_rows(N), chunks = ceil_div(N, chunk);
-    float* partial = shared_scratch(floats_bytes(chunks * 2 * C));
     const bool converts = dx_elements != nullptr && sizeof(E) != sizeof(float);
-    parallel_ranges(N, chunk, [&](int64_t begin, int64_t end) {
-        kernels_.norm_backward(dx, partial + begin / chunk * 2 * C, elements<E>(dout), x, mean, rstd, gamma, begin, end,
-                               C);
+    sum_norm_gradients(dgamma, dbeta, N, C, [&](float* partial, int64_t begin, int64_t end) {
+        kernels_.norm_backward(dx, true, partial, elements<E>(dout), x, mean, rstd, gamma, begin, end, C);
         if (out != nullptr) kernels_.norm_again(elements<E>(out), x, mean, rstd, gamma, beta, begin, end, C);
         if (converts) kernels_.convert(elements<E>(dx_elements) + begin * C, dx + begin * C, (end - begin) * C);
     });
-    kernels_.add_rows(dgamma, partial, chunks, 2 * C, C);
-    kernels_.add_rows(dbeta, partial + C, chunks, 2 * C, C);
+}
+
+// rows(partial, begin, end) fills partial[2C] with its rows' part of the gradients; the parts are added in a fixed order.
+template <typename E>
+template <typename Rows>
+void CpuBackend<E>::sum_norm_gradients(float* dgamma, float* dbeta, int64_t N, int64_t C, const Rows& rows) {
+    const int64_t chunk = sum_chunk_rows(N), chunks = ceil_div(N, chunk);
+    float* partial = shared_scratch(floats_bytes(chunks * 2 * C));
+    parallel_ranges(N, chunk, [&](int64_t begin, int64_t end) { rows(partial + begin / chunk * 2 * C, begin, end); });
+    if (dgamma != nullptr) kernels_.add_rows(dgamma, partial, chunks, 2 * C, C);
+    if (dbeta != nullptr) kernels_.add_rows(dbeta, partial + C, chunks, 2 * C, C);
+}
+
+// ---- the residual stream: float32 in every precision
+
+template <typename E>
+void CpuBackend<E>::stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
+                                        const float* beta, int64_t N, int64_t C) {
+    parallel_ranges(N, kRowsPerTask, [&](int64_t begin, int64_t end) {
+        kernels<float>().norm_forward(out, mean, rstd, x, gamma, beta, begin, end, C);
+    });
+}
+
+template <typename E>
+void CpuBackend<E>::stream_norm_backward(float* dx, Element* dx_elements, float* dgamma, float* dbeta, const float* x,
+                                         const float* mean, const float* rstd, const float* gamma, int64_t N,
+                                         int64_t C) {
+    const bool converts = dx_elements != nullptr && sizeof(E) != sizeof(float);
+    sum_norm_gradients(dgamma, dbeta, N, C, [&](float* partial, int64_t begin, int64_t end) {
+        kernels<float>().norm_backward(dx, false, partial, dx, x, mean, rstd, gamma, begin, end, C);
+        if (converts) kernels_.convert(elements<E>(dx_elements) + begin * C, dx + begin * C, (end - begin) * C);
+    });
+}
+
+template <typename E>
+void CpuBackend<E>::read_stream(Element* out, const float* x, int64_t count) {
+    parallel_ranges(count, kNumbersPerTask, [&](int64_t begin, int64_t end) {
+        kernels_.convert(elements<E>(out) + begin, x + begin, end - begin);
+    });
+}
+
+template <typename E>
+void CpuBackend<E>::add_to_stream(float* dx, Element* dx_elements, const Element* dout, int64_t count) {
+    const bool converts = dx_elements != nullptr && sizeof(E) != sizeof(float);
+    parallel_ranges(count, kNumbersPerTask, [&](int64_t begin, int64_t end) {
+        kernels_.add_elements(dx + begin, elements<E>(dout) + begin, end - begin);
+        if (converts) kernels_.convert(elements<E>(dx_elements) + begin, dx + begin, end - begin);
+    });
+}
+
+// ---- activations
+
+template <typename E>
+void CpuBackend<E>::activation_forward(Activation f, Element* out, const Element* hidden, int64_t N, int64_t M) {
+    parallel_ranges(N, std::max<int64_t>(1, kNumbersPerTask / M), [&](int64_t begin, int64_t end) {
+        kernels_.activation_forward(f, elements<E>(out), elements<E>(hidden), begin, end, M);
+    });
+}
+
+template <typename E>
+void CpuBackend<E>::activation_backward(Activation f, Element* hidden, Element* dout, int64_t N, int64_t M) {
+    parallel_ranges(N, std::max<int64_t>(1, kNumbersPerTask / M), [&](int64_t begin, int64_t end) {
+        kernels_.activation_backward(f, elements<E>(hidden), elements<E>(dout), begin, end, M);
+    });
 }
 
 // ---- attention: a task is one head of one sequence

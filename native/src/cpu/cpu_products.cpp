@@ -163,7 +163,8 @@ void CpuBackend<E>::linear_gelu_forward(Element* hidden, Element* out, const Ele
 template <typename E>
 void CpuBackend<E>::linear_residual_forward(float* out, const float* residual, const Element* x, const Weight& w,
                                             const Bias& bias, int64_t N) {
-    Product<E> p = product_of(elements<E>(x), w.columns, N, w.rows, w.columns, Epilogue::add);
+    const Epilogue epilogue = residual != nullptr ? Epilogue::add : Epilogue::store_sums;
+    Product<E> p = product_of(elements<E>(x), w.columns, N, w.rows, w.columns, epilogue);
     p.bias = bias.master;
     p.sums = out;
     p.other = residual;

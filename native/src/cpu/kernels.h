@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend.h"
 #include "cpu/element.h"
 
 namespace mg::cpu {
@@ -81,12 +82,17 @@ struct Kernels {
 
     void (*norm_forward)(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
                          int64_t row_begin, int64_t row_end, int64_t C);
-    // The output once more, from statistics that are known.
+    // The output once more, from statistics that are known.  Null: mean, where it is 0; gamma and beta, for 1 and 0.
     void (*norm_again)(E* out, const float* x, const float* mean, const float* rstd, const float* gamma,
                        const float* beta, int64_t row_begin, int64_t row_end, int64_t C);
-    // dx += for the rows; partial[2C] = this range's dgamma, then dbeta
-    void (*norm_backward)(float* dx, float* partial, const E* dout, const float* x, const float* mean,
+    // dx += for the rows, or = where it doesn't add: dout may be dx then; partial[2C] = this range's dgamma, then dbeta
+    void (*norm_backward)(float* dx, bool adds, float* partial, const E* dout, const float* x, const float* mean,
                           const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end, int64_t C);
+    void (*add_elements)(float* sums, const E* x, int64_t count);  // sums += x
+
+    // M outputs a row
+    void (*activation_forward)(Activation f, E* out, const E* hidden, int64_t row_begin, int64_t row_end, int64_t M);
+    void (*activation_backward)(Activation f, E* hidden, E* dout, int64_t row_begin, int64_t row_end, int64_t M);
 
     // One (sequence, head) each; scratch as asked for T and head_dim.
     size_t (*attention_scratch_bytes)(int64_t T, int64_t head_dim);

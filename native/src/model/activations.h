@@ -1,5 +1,5 @@
 // Everything a step computes: what backward needs of each block, and the buffers that are used again and again.
-// Outputs of norms and of GELU are not kept: backward computes them once more, which saves 6 of 16 rows of C a block.
+// Outputs of norms and activations are not kept: backward computes them once more, which saves 6 of 16 rows of C a block.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,27 @@ namespace mg {
 enum class Keep { for_backward, nothing };
 
 struct NormStatistics {
-    float* mean;  // [N]
-    float* rstd;  // [N]
+    float* mean = nullptr;  // [N]; null: RMSNorm has none
+    float* rstd = nullptr;  // [N]
 };
 
 struct BlockActivations {
-    float* x;  // [N, C] the residual stream before the block
+    float* x = nullptr;  // [N, C] the residual stream before the block
     NormStatistics ln_1;
-    Element* qkv;           // [N, 3C]
-    void* attention_saved;  // attention_saved_bytes
-    Element* attention;     // [N, C]
-    float* x_middle;        // [N, C] the residual stream between the sublayers
+    Element* qkv = nullptr;           // [N, 3C]
+    void* attention_saved = nullptr;  // attention_saved_bytes
+    Element* attention = nullptr;     // [N, C]
+    float* attention_sum = nullptr;   // [N, C] what a post-norm reads; else null
+    float* x_middle = nullptr;        // [N, C] the residual stream between the sublayers
     NormStatistics ln_2;
-    Element* hidden;  // [N, 4C] the MLP before GELU
+    Element* hidden = nullptr;  // [N, hidden_dim] the MLP before its activation
+    float* mlp_sum = nullptr;   // [N, C] what a post-norm reads; else null
 };
 
 struct Activations {
-    int32_t *tokens, *targets;             // [N]
+    int32_t *tokens, *targets;  // [N]
+    float* embeddings;          // [N, C] the sum that an embedding norm reads; else null
+    NormStatistics ln_emb;
     std::vector<BlockActivations> blocks;  // one set that all share where nothing is kept
     float* x;                              // [N, C] the residual stream after the last block
     NormStatistics ln_f;
@@ -39,7 +43,7 @@ struct Activations {
     BatchScale* scale;  // [1]
 
     Element* normed;  // [N, C] output of a norm
-    Element* wide;    // [N, 4C] output of GELU; in backward its gradient, and dqkv [N, 3C]
+    Element* wide;    // [N, widest] output of the activation; in backward its gradient, and dqkv [N, 3C]
     // for backward only, else null
     Element* narrow;       // [N, C] gradient of a norm's output, and of the attention's
     float* dx;             // [N, C] gradient of the residual stream

@@ -9,25 +9,53 @@
 
 namespace mg {
 
-inline void norm_forward(Backend& backend, Parameters& p, Element* out, const NormStatistics& statistics,
-                         const float* x, const Pair& tensors, int64_t N, int64_t C) {
-    backend.norm_forward(out, statistics.mean, statistics.rstd, x, p.value(tensors.weight), p.value(tensors.bias), N,
-                         C);
+// What a layer reads of the residual stream x [N, C]: normed, or as it is.
+inline void read_stream(Backend& backend, Parameters& p, Element* out, const NormStatistics& s, const float* x,
+                        bool normed, const Pair& tensors, int64_t N, int64_t C) {
+    if (normed)
+        backend.norm_forward(out, s.mean, s.rstd, x, p.value(tensors.weight), p.value(tensors.bias), N, C);
+    else
+        backend.read_stream(out, x, N * C);
 }
 
-// a.x [N, C] -> x_next [N, C]; `normed` [N, C] and `wide` [N, 4C] are scratch.  attend() makes a.attention from a.qkv.
+// A norm on the residual stream itself; out may be x.
+inline void norm_stream(Backend& backend, Parameters& p, float* out, const NormStatistics& s, const float* x,
+                        const Pair& tensors, int64_t N, int64_t C) {
+    backend.stream_norm_forward(out, s.mean, s.rstd, x, p.value(tensors.weight), p.value(tensors.bias), N, C);
+}
+
+// a.x [N, C] -> x_next [N, C]; `normed` [N, C] and `wide` [N, widest] are scratch.  attend() makes a.attention from a.qkv.
 // x_next may be a.x.
 template <typename Attend>
-void block_forward(Backend& backend, Parameters& p, const BlockTensors& t, const BlockActivations& a, Element* normed,
-                   Element* wide, float* x_next, int64_t N, int64_t C, const Attend& attend) {
-    norm_forward(backend, p, normed, a.ln_1, a.x, t.ln_1, N, C);
+void block_forward(Backend& backend, Parameters& p, const Config& config, const BlockTensors& t,
+                   const BlockActivations& a, Element* normed, Element* wide, float* x_next, int64_t N,
+                   const Attend& attend) {
+    const int64_t C = config.n_embd;
+    const bool pre = config.norm_position == NormPosition::pre, post = config.norm_position == NormPosition::post;
+    // x_out = residual + layer(in), and that normed where the dialect is post-norm: `sum` keeps what the norm reads.
+    const auto add = [&](float* x_out, float* sum, const float* x_in, const Element* in, const Pair& layer,
+                         const NormStatistics& s, const Pair& norm) {
+        if (sum == nullptr) sum = x_out;
+        backend.linear_residual_forward(sum, config.residual ? x_in : nullptr, in, p.weight(layer.weight),
+                                        p.bias(layer.bias), N);
+        if (post) norm_stream(backend, p, x_out, s, sum, norm, N, C);
+    };
+
+    read_stream(backend, p, normed, a.ln_1, a.x, pre, t.ln_1, N, C);
     backend.linear_forward(a.qkv, normed, p.weight(t.c_attn.weight), p.bias(t.c_attn.bias), N);
     attend();
-    backend.linear_residual_forward(a.x_middle, a.x, a.attention, p.weight(t.attn_proj.weight),
-                                    p.bias(t.attn_proj.bias), N);
-    norm_forward(backend, p, normed, a.ln_2, a.x_middle, t.ln_2, N, C);
-    backend.linear_gelu_forward(a.hidden, wide, normed, p.weight(t.c_fc.weight), p.bias(t.c_fc.bias), N);
-    backend.linear_residual_forward(x_next, a.x_middle, wide, p.weight(t.mlp_proj.weight), p.bias(t.mlp_proj.bias), N);
+    add(a.x_middle, a.attention_sum, a.x, a.attention, t.attn_proj, a.ln_1, t.ln_1);
+
+    read_stream(backend, p, normed, a.ln_2, a.x_middle, pre, t.ln_2, N, C);
+    const Weight c_fc = p.weight(t.c_fc.weight);
+    const Bias bias = p.bias(t.c_fc.bias);
+    if (config.activation == Activation::gelu) {
+        backend.linear_gelu_forward(a.hidden, wide, normed, c_fc, bias, N);
+    } else {
+        backend.linear_forward(a.hidden, normed, c_fc, bias, N);
+        backend.activation_forward(config.activation, wide, a.hidden, N, config.mlp_dim);
+    }
+    add(x_next, a.mlp_sum, a.x_middle, wide, t.mlp_proj, a.ln_2, t.ln_2);
 }
 
 }  // namespace mg

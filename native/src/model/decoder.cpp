@@ -22,6 +22,8 @@ void Decoder::reset() {
     for (std::vector<int32_t>& tokens : history_) tokens.clear();
 }
 
+void Decoder::forget(int64_t sequence) { history_[static_cast<size_t>(sequence)].clear(); }
+
 void Decoder::append(Rows& rows, int64_t sequence, const int32_t* tokens, int64_t count) {
     std::vector<int32_t>& history = history_[static_cast<size_t>(sequence)];
     for (int64_t i = 0; i < count; ++i) {
@@ -71,18 +73,20 @@ void Decoder::feed(const int32_t* tokens, const int32_t* counts, float* logits) 
 
 Decoder::Buffers Decoder::lay_out(void* memory, int64_t rows, size_t* bytes) const {
     const Config& c = model_.config();
-    const size_t N = static_cast<size_t>(rows), C = static_cast<size_t>(c.n_embd), M = static_cast<size_t>(c.mlp_dim());
+    const size_t N = static_cast<size_t>(rows), C = static_cast<size_t>(c.n_embd);
     const size_t number = sizeof(float), element = model_.backend().element_bytes();
     Arena arena(memory);
     Buffers b;
     for (int32_t** list : {&b.tokens, &b.sequences, &b.positions}) *list = arena.take<int32_t>(N * sizeof(int32_t));
     for (float** stream : {&b.block.x, &b.block.x_middle}) *stream = arena.take<float>(N * C * number);
-    // Nothing goes back through a decoder: one pair of statistics serves both norms, and attention saves nothing.
-    b.block.ln_1 = b.block.ln_2 = {arena.take<float>(N * number), arena.take<float>(N * number)};
-    b.block.attention_saved = nullptr;
+    // Nothing goes back through a decoder: one pair of statistics serves all norms, and attention saves nothing.
+    if (c.norm == Norm::layernorm) b.statistics.mean = arena.take<float>(N * number);
+    b.statistics.rstd = arena.take<float>(N * number);
+    b.block.ln_1 = b.block.ln_2 = b.statistics;
     b.block.qkv = arena.take<Element>(N * 3 * C * element);
     for (Element** narrow : {&b.normed, &b.block.attention}) *narrow = arena.take<Element>(N * C * element);
-    for (Element** wide : {&b.block.hidden, &b.wide}) *wide = arena.take<Element>(N * M * element);
+    b.block.hidden = arena.take<Element>(N * static_cast<size_t>(c.hidden_dim()) * element);
+    b.wide = arena.take<Element>(N * static_cast<size_t>(c.mlp_dim) * element);
     b.logits = arena.take<float>(static_cast<size_t>(sequences() * c.vocab_size) * number);
     *bytes = arena.used();
     return b;
@@ -112,10 +116,10 @@ void Decoder::forward(const Rows& rows, float* logits) {
         for (end = begin + 1; end < count && last(end) == last(end - 1) + 1;) ++end;
         Element* out = reinterpret_cast<Element*>(reinterpret_cast<char*>(b.normed) +
                                                   static_cast<size_t>(begin * C) * backend.element_bytes());
-        norm_forward(backend, model_.parameters(), out, b.block.ln_1, b.block.x + last(begin) * C,
-                     model_.parameters().table().ln_f, end - begin, C);
+        read_stream(backend, model_.parameters(), out, b.statistics, b.block.x + last(begin) * C,
+                    model_.config().final_norm, model_.parameters().table().ln_f, end - begin, C);
     }
-    backend.head_forward(b.logits, b.normed, model_.parameters().weight(model_.parameters().table().wte), count);
+    backend.head_forward(b.logits, b.normed, model_.parameters().weight(model_.parameters().table().head), count);
     for (int64_t i = 0; i < count; ++i)
         backend.copy_out(logits + fed[static_cast<size_t>(i)] * V, b.logits + i * V,
                          static_cast<size_t>(V) * sizeof(float));
@@ -130,8 +134,9 @@ void Decoder::trunk(const Buffers& b, int64_t N) {
     const BlockActivations& a = b.block;
     char* cache = cache_.as<char>();
     backend.embedding_forward(a.x, b.tokens, b.positions, p.value(table.wte), p.value(table.wpe), N, 1, c.n_embd);
+    if (c.embedding_norm) norm_stream(backend, p, a.x, b.statistics, a.x, table.ln_emb, N, c.n_embd);
     for (const BlockTensors& t : table.blocks) {
-        block_forward(backend, p, t, a, b.normed, b.wide, a.x, N, c.n_embd, [&] {
+        block_forward(backend, p, c, t, a, b.normed, b.wide, a.x, N, [&] {
             backend.cached_attention_forward(a.attention, cache, a.qkv, b.sequences, b.positions, N, c.block_size,
                                              c.n_embd, c.n_head);
         });

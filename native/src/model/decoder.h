@@ -17,6 +17,7 @@ class Decoder {
     Decoder& operator=(const Decoder&) = delete;
 
     void reset();
+    void forget(int64_t sequence);
     // tokens: those of sequence 0, then 1, ...; logits [sequences, V] on the host, rows of sequences with counts 0 untouched.
     // A sequence that would pass block_size keeps its last block_size / 2 tokens, reads them again and goes on.
     void feed(const int32_t* tokens, const int32_t* counts, float* logits);
@@ -37,8 +38,9 @@ class Decoder {
     struct Buffers {
         int32_t *tokens, *sequences, *positions;  // [N]
         BlockActivations block;
-        Element *normed, *wide;  // [N, C], [N, 4C]
-        float* logits;           // [sequences, V]
+        NormStatistics statistics;  // [N] of whichever norm is at work
+        Element *normed, *wide;     // [N, C], [N, mlp_dim]
+        float* logits;              // [sequences, V]
     };
 
     Buffers lay_out(void* memory, int64_t N, size_t* bytes) const;

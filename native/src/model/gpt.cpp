@@ -1,7 +1,7 @@
 #include "model/gpt.h"
 
-#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "error.h"
 #include "model/block.h"
@@ -34,16 +34,19 @@ Gpt::Gpt(const Config& config, std::unique_ptr<Backend> backend, uint64_t seed)
 void Gpt::trunk_forward() {
     const TensorTable& t = parameters_.table();
     const int64_t N = B_ * T_, C = config_.n_embd;
-    backend_->embedding_forward(a_.blocks[0].x, a_.tokens, nullptr, parameters_.value(t.wte), parameters_.value(t.wpe),
-                                N, T_, C);
+    float* embeddings = a_.embeddings != nullptr ? a_.embeddings : a_.blocks[0].x;
+    backend_->embedding_forward(embeddings, a_.tokens, nullptr, parameters_.value(t.wte), parameters_.value(t.wpe), N,
+                                T_, C);
+    if (config_.embedding_norm)
+        norm_stream(*backend_, parameters_, a_.blocks[0].x, a_.ln_emb, embeddings, t.ln_emb, N, C);
     for (size_t i = 0; i < t.blocks.size(); ++i) {
         const BlockActivations& a = a_.blocks[i];
         float* x_next = i + 1 < t.blocks.size() ? a_.blocks[i + 1].x : a_.x;
-        block_forward(*backend_, parameters_, t.blocks[i], a, a_.normed, a_.wide, x_next, N, C, [&] {
+        block_forward(*backend_, parameters_, config_, t.blocks[i], a, a_.normed, a_.wide, x_next, N, [&] {
             backend_->attention_forward(a.attention, a.attention_saved, a.qkv, B_, T_, C, config_.n_head);
         });
     }
-    norm_forward(*backend_, parameters_, a_.normed, a_.ln_f, a_.x, t.ln_f, N, C);
+    read_stream(*backend_, parameters_, a_.normed, a_.ln_f, a_.x, config_.final_norm, t.ln_f, N, C);
 }
 
 // ---- backward: the list of block.h, mirrored.  a_.dx holds the gradient of the residual stream from the end to the start, and
@@ -53,49 +56,78 @@ void Gpt::trunk_backward() {
     const TensorTable& t = parameters_.table();
     const int64_t N = B_ * T_, C = config_.n_embd;
     backend_->zero(a_.dx, static_cast<size_t>(N * C) * sizeof(float));
-    norm_backward(nullptr, a_.narrow, a_.ln_f, a_.x, t.ln_f);
+    stream_backward(nullptr, a_.narrow, a_.ln_f, a_.x, config_.final_norm, t.ln_f);
     for (size_t i = t.blocks.size(); i-- > 0;) block_backward(t.blocks[i], a_.blocks[i]);
+    if (config_.embedding_norm) norm_stream_backward(a_.ln_emb, a_.embeddings, t.ln_emb);
     backend_->embedding_backward(parameters_.gradient(t.wte), parameters_.gradient(t.wpe), a_.dx, a_.tokens, N, T_, C);
 }
 
 void Gpt::block_backward(const BlockTensors& t, const BlockActivations& a) {
     Parameters& p = parameters_;
-    const int64_t N = B_ * T_, C = config_.n_embd, M = config_.mlp_dim();
+    const int64_t N = B_ * T_, C = config_.n_embd, M = config_.mlp_dim, H = config_.hidden_dim();
+    const bool pre = config_.norm_position == NormPosition::pre, post = config_.norm_position == NormPosition::post;
 
-    // MLP: x_next = x_middle + c_proj(gelu(c_fc(ln_2(x_middle)))).  The output of GELU replaces hidden.
+    // MLP: x_next = x_middle + c_proj(f(c_fc(ln_2(x_middle)))).  Of hidden and wide, one ends as the output of f, for the
+    // weight's gradient, and the other as the gradient of hidden.
+    if (post) norm_stream_backward(a.ln_2, a.mlp_sum, t.ln_2);
     Element *dhidden = a_.wide, *activated = a.hidden;
-    backend_->linear_gelu_backward_input(dhidden, a.hidden, a_.dx_elements, p.weight(t.mlp_proj.weight), N);
+    if (config_.activation == Activation::gelu) {
+        backend_->linear_gelu_backward_input(dhidden, a.hidden, a_.dx_elements, p.weight(t.mlp_proj.weight), N);
+    } else {
+        std::swap(dhidden, activated);
+        backend_->linear_backward_input(a_.wide, a_.dx_elements, p.weight(t.mlp_proj.weight), N);
+        backend_->activation_backward(config_.activation, a.hidden, a_.wide, N, M);
+    }
     backend_->linear_backward_weight(p.gradient(t.mlp_proj.weight), p.gradient(t.mlp_proj.bias), a_.dx_elements,
                                      activated, N, C, M);
     backend_->linear_backward_input(a_.narrow, dhidden, p.weight(t.c_fc.weight), N);
-    norm_backward(a_.normed, a_.narrow, a.ln_2, a.x_middle, t.ln_2);
-    backend_->linear_backward_weight(p.gradient(t.c_fc.weight), p.gradient(t.c_fc.bias), dhidden, a_.normed, N, M, C);
+    if (!config_.residual) drop_residual();
+    stream_backward(a_.normed, a_.narrow, a.ln_2, a.x_middle, pre, t.ln_2);
+    backend_->linear_backward_weight(p.gradient(t.c_fc.weight), p.gradient(t.c_fc.bias), dhidden, a_.normed, N, H, C);
 
     // Attention: x_middle = x + c_proj(attention(c_attn(ln_1(x)))).
+    if (post) norm_stream_backward(a.ln_1, a.attention_sum, t.ln_1);
     Element* dqkv = a_.wide;
     backend_->linear_backward_weight(p.gradient(t.attn_proj.weight), p.gradient(t.attn_proj.bias), a_.dx_elements,
                                      a.attention, N, C, C);
     backend_->linear_backward_input(a_.narrow, a_.dx_elements, p.weight(t.attn_proj.weight), N);
     backend_->attention_backward(dqkv, a_.narrow, a.qkv, a.attention, a.attention_saved, B_, T_, C, config_.n_head);
     backend_->linear_backward_input(a_.narrow, dqkv, p.weight(t.c_attn.weight), N);
-    norm_backward(a_.normed, a_.narrow, a.ln_1, a.x, t.ln_1);
+    if (!config_.residual) drop_residual();
+    stream_backward(a_.normed, a_.narrow, a.ln_1, a.x, pre, t.ln_1);
     backend_->linear_backward_weight(p.gradient(t.c_attn.weight), p.gradient(t.c_attn.bias), dqkv, a_.normed, N, 3 * C,
                                      C);
 }
 
-// Adds to dx what comes back through a norm; out, where wanted, is the norm's output once more.
-void Gpt::norm_backward(Element* out, const Element* dout, const NormStatistics& s, const float* x, const Pair& t) {
-    backend_->norm_backward(a_.dx, a_.dx_elements, out, parameters_.gradient(t.weight), parameters_.gradient(t.bias),
-                            dout, x, s.mean, s.rstd, parameters_.value(t.weight), parameters_.value(t.bias), B_ * T_,
-                            config_.n_embd);
+// Without residual connections nothing comes back beside the sublayer.
+void Gpt::drop_residual() { backend_->zero(a_.dx, static_cast<size_t>(B_ * T_ * config_.n_embd) * sizeof(float)); }
+
+// Adds to dx what comes back from a layer that read the stream, normed or not; out, where wanted, is what it read once more.
+void Gpt::stream_backward(Element* out, const Element* dout, const NormStatistics& s, const float* x, bool normed,
+                          const Pair& t) {
+    const int64_t N = B_ * T_, C = config_.n_embd;
+    if (normed) {
+        backend_->norm_backward(a_.dx, a_.dx_elements, out, parameters_.gradient(t.weight),
+                                parameters_.gradient(t.bias), dout, x, s.mean, s.rstd, parameters_.value(t.weight),
+                                parameters_.value(t.bias), N, C);
+    } else {
+        backend_->add_to_stream(a_.dx, a_.dx_elements, dout, N * C);
+        if (out != nullptr) backend_->read_stream(out, x, N * C);
+    }
+}
+
+// dx becomes what comes back through a norm of the stream itself.
+void Gpt::norm_stream_backward(const NormStatistics& s, const float* x, const Pair& t) {
+    backend_->stream_norm_backward(a_.dx, a_.dx_elements, parameters_.gradient(t.weight), parameters_.gradient(t.bias),
+                                   x, s.mean, s.rstd, parameters_.value(t.weight), B_ * T_, config_.n_embd);
 }
 
 // ---- head and loss: forward alone computes losses; with backward to follow at once, losses and gradient in one pass
 
 void Gpt::head_backward() {
     const TensorTable& t = parameters_.table();
-    backend_->head_loss_backward(a_.losses, a_.narrow, parameters_.gradient(t.wte), a_.normed,
-                                 parameters_.weight(t.wte), a_.targets, &a_.scale->gradient, B_ * T_);
+    backend_->head_loss_backward(a_.losses, a_.narrow, parameters_.gradient(t.head), a_.normed,
+                                 parameters_.weight(t.head), a_.targets, &a_.scale->gradient, B_ * T_);
     backend_->batch_loss(state_, a_.losses, a_.scale, B_ * T_);
 }
 
@@ -107,7 +139,7 @@ void Gpt::forward(const int32_t* tokens, const int32_t* targets, int64_t B, int6
     take("forward", tokens, targets, B, T, 0.0f);
     backend_->repeat(key(kForward), [&] {
         trunk_forward();
-        backend_->head_loss_forward(a_.losses, a_.normed, parameters_.weight(parameters_.table().wte), a_.targets,
+        backend_->head_loss_forward(a_.losses, a_.normed, parameters_.weight(parameters_.table().head), a_.targets,
                                     B_ * T_);
         backend_->batch_loss(state_, a_.losses, a_.scale, B_ * T_);
     });
@@ -147,7 +179,7 @@ void Gpt::logits(const int32_t* tokens, int64_t B, int64_t T, float* logits) {
     const bool in_place = backend_->on_device(logits);
     Buffer own(*backend_);
     if (!in_place) own.reserve(bytes);
-    backend_->head_forward(in_place ? logits : own.as<float>(), a_.normed, parameters_.weight(parameters_.table().wte),
+    backend_->head_forward(in_place ? logits : own.as<float>(), a_.normed, parameters_.weight(parameters_.table().head),
                            B * T);
     if (!in_place) backend_->copy_out(logits, own.get(), bytes);
 }
@@ -283,8 +315,7 @@ mg_memory_plan Gpt::plan(const Config& config, const Backend& backend, int64_t B
     const int64_t prepared = static_cast<int64_t>(backend.prepared_bytes(table.memory_floats()));
     const ActivationBytes activations =
         activation_bytes(backend, config, B, T, training ? Keep::for_backward : Keep::nothing);
-    const int64_t widest = std::max(config.mlp_dim(), 3 * config.n_embd);
-    const StepShape shape{B * T, T, config.n_embd, config.n_head, config.vocab_size, widest, training};
+    const StepShape shape{B * T, T, config.n_embd, config.n_head, config.vocab_size, config.widest(), training};
     mg_memory_plan plan;
     plan.parameters = values + (training && !backend.trains_prepared() ? 0 : prepared);
     plan.gradients = training ? values : 0;

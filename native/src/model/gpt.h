@@ -59,12 +59,14 @@ class Gpt {
     RepeatKey key(int64_t kind) const;
     void trunk_forward();
     void block_backward(const BlockTensors& block, const BlockActivations& a);
+    void drop_residual();
     void trunk_backward();
     void head_backward();
     StepState read_state();
 
-    void norm_backward(Element* out, const Element* dout, const NormStatistics& statistics, const float* x,
-                       const Pair& tensors);
+    void stream_backward(Element* out, const Element* dout, const NormStatistics& statistics, const float* x,
+                         bool normed, const Pair& tensors);
+    void norm_stream_backward(const NormStatistics& statistics, const float* x, const Pair& tensors);
 
     Config config_;
     std::unique_ptr<Backend> backend_;

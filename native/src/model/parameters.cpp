@@ -62,7 +62,7 @@ void Parameters::prepare() {
 }
 
 const void* Parameters::prepared(int tensor) {
-    if (prepared_.empty()) return nullptr;
+    if (prepared_.empty() || tensor == kNoTensor) return nullptr;
     return prepared_.as<char>() + static_cast<size_t>(table_[tensor].offset) * backend_.element_bytes();
 }
 

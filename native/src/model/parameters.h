@@ -29,8 +29,9 @@ class Parameters {
     float* moment_1() { return zeroed(moment_1_); }
     float* moment_2() { return zeroed(moment_2_); }
 
-    float* value(int tensor) { return values() + table_[tensor].offset; }
-    float* gradient(int tensor) { return gradients() + table_[tensor].offset; }
+    // Null for a tensor that the dialect doesn't have.
+    float* value(int tensor) { return tensor == kNoTensor ? nullptr : values() + table_[tensor].offset; }
+    float* gradient(int tensor) { return tensor == kNoTensor ? nullptr : gradients() + table_[tensor].offset; }
     Weight weight(int tensor);
     Bias bias(int tensor);
 

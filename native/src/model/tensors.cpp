@@ -5,28 +5,31 @@
 namespace mg {
 namespace {
 
-constexpr float kStd = 0.02f;             // GPT-2's initialisation
 constexpr int64_t kAlignmentFloats = 16;  // every tensor starts on a 64-byte line
 
 }  // namespace
 
 TensorTable::TensorTable(const Config& c) {
     // Projections that add to the residual stream start smaller, so that its variance doesn't grow with depth (GPT-2).
-    const float residual_std = kStd / std::sqrt(2.0f * static_cast<float>(c.n_layer));
-    wte = add("wte.weight", c.vocab_size, c.n_embd, Init::normal, kStd);
-    wpe = add("wpe.weight", c.block_size, c.n_embd, Init::normal, kStd);
+    const float std = c.init_std;
+    const float projection_std = c.scaled_init ? std / std::sqrt(2.0f * static_cast<float>(c.n_layer)) : std;
+    wte = add("wte.weight", c.vocab_size, c.n_embd, Init::normal, std);
+    wpe = add("wpe.weight", c.block_size, c.n_embd, Init::normal, std);
+    // Not the last one: a product may read a few rows past a head's end, in memory that must be there.
+    head = c.tie_embeddings ? wte : add("lm_head.weight", c.vocab_size, c.n_embd, Init::normal, std);
+    if (c.embedding_norm) ln_emb = add_norm("ln_emb", c);
     for (int64_t i = 0; i < c.n_layer; ++i) {
         const std::string h = "h." + std::to_string(i) + ".";
         BlockTensors block;
-        block.ln_1 = add_norm(h + "ln_1", c.n_embd);
-        block.c_attn = add_linear(h + "attn.c_attn", 3 * c.n_embd, c.n_embd, kStd);
-        block.attn_proj = add_linear(h + "attn.c_proj", c.n_embd, c.n_embd, residual_std);
-        block.ln_2 = add_norm(h + "ln_2", c.n_embd);
-        block.c_fc = add_linear(h + "mlp.c_fc", c.mlp_dim(), c.n_embd, kStd);
-        block.mlp_proj = add_linear(h + "mlp.c_proj", c.n_embd, c.mlp_dim(), residual_std);
+        if (c.has_block_norms()) block.ln_1 = add_norm(h + "ln_1", c);
+        block.c_attn = add_linear(h + "attn.c_attn", 3 * c.n_embd, c.n_embd, std, c.attn_bias);
+        block.attn_proj = add_linear(h + "attn.c_proj", c.n_embd, c.n_embd, projection_std, c.attn_bias);
+        if (c.has_block_norms()) block.ln_2 = add_norm(h + "ln_2", c);
+        block.c_fc = add_linear(h + "mlp.c_fc", c.hidden_dim(), c.n_embd, std, c.mlp_bias);
+        block.mlp_proj = add_linear(h + "mlp.c_proj", c.n_embd, c.mlp_dim, projection_std, c.mlp_bias);
         blocks.push_back(block);
     }
-    ln_f = add_norm("ln_f", c.n_embd);
+    if (c.final_norm) ln_f = add_norm("ln_f", c);
 }
 
 int TensorTable::add(const std::string& name, int64_t rows, int64_t columns, Init init, float std) {
@@ -43,14 +46,19 @@ int TensorTable::add(const std::string& name, int64_t rows, int64_t columns, Ini
     return static_cast<int>(tensors_.size()) - 1;
 }
 
-Pair TensorTable::add_norm(const std::string& name, int64_t width) {
-    const int weight = add(name + ".weight", width, 0, Init::ones, 0.0f);
-    return {weight, add(name + ".bias", width, 0, Init::zeros, 0.0f)};
+Pair TensorTable::add_norm(const std::string& name, const Config& c) {
+    Pair pair;
+    if (!c.norm_affine) return pair;
+    pair.weight = add(name + ".weight", c.n_embd, 0, Init::ones, 0.0f);
+    if (c.norm == Norm::layernorm) pair.bias = add(name + ".bias", c.n_embd, 0, Init::zeros, 0.0f);
+    return pair;
 }
 
-Pair TensorTable::add_linear(const std::string& name, int64_t outputs, int64_t inputs, float std) {
-    const int weight = add(name + ".weight", outputs, inputs, Init::normal, std);
-    return {weight, add(name + ".bias", outputs, 0, Init::zeros, 0.0f)};
+Pair TensorTable::add_linear(const std::string& name, int64_t outputs, int64_t inputs, float std, bool has_bias) {
+    Pair pair;
+    pair.weight = add(name + ".weight", outputs, inputs, Init::normal, std);
+    if (has_bias) pair.bias = add(name + ".bias", outputs, 0, Init::zeros, 0.0f);
+    return pair;
 }
 
 }  // namespace mg

@@ -26,10 +26,12 @@ struct Tensor {
     int64_t size() const { return is_matrix() ? rows * columns : rows; }
 };
 
-// A linear layer's or norm's pair of tensors, as indices into the table.
+constexpr int kNoTensor = -1;
+
+// A linear layer's or norm's pair of tensors, as indices into the table; a dialect may have one of them, or none.
 struct Pair {
-    int weight;
-    int bias;
+    int weight = kNoTensor;
+    int bias = kNoTensor;
 };
 
 struct BlockTensors {
@@ -46,14 +48,15 @@ class TensorTable {
     int64_t parameter_count() const { return parameter_count_; }  // without padding
     const std::vector<ParameterRange>& ranges() const { return ranges_; }
 
-    int wte, wpe;
+    int wte, wpe, head;  // head is wte where they are tied
+    Pair ln_emb;
     std::vector<BlockTensors> blocks;
     Pair ln_f;
 
    private:
     int add(const std::string& name, int64_t rows, int64_t columns, Init init, float std);
-    Pair add_norm(const std::string& name, int64_t width);
-    Pair add_linear(const std::string& name, int64_t outputs, int64_t inputs, float std);
+    Pair add_norm(const std::string& name, const Config& config);
+    Pair add_linear(const std::string& name, int64_t outputs, int64_t inputs, float std, bool has_bias);
 
     std::vector<Tensor> tensors_;
     std::vector<ParameterRange> ranges_;

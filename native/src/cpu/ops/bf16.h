@@ -70,6 +70,12 @@ inline Vector as_stored(const float*, Vector v) { return v; }
 inline Vector as_stored(const Bf16*, Vector v) { return round_to_bf16(v); }
 
 template <typename E>
+void add_elements(float* sums, const E* x, int64_t count) {
+    for_vectors(count,
+                [&](int64_t i, int64_t n) { store_some(sums + i, load_some(sums + i, n) + load_some(x + i, n), n); });
+}
+
+template <typename E>
 void convert(E* out, const float* x, int64_t count) {
     for_vectors(count, [&](int64_t i, int64_t n) { store_some(out + i, load_some(x + i, n), n); });
 }

@@ -1,7 +1,8 @@
-// Layer norm over rows of C (Ba, Kiros & Hinton 2016), biased variance.
+// Layer norm over rows of C (Ba, Kiros & Hinton 2016), biased variance; and RMSNorm (Zhang & Sennrich 2019), which is the same
+// with a mean of 0, given by a null mean.  A null gamma is 1, a null beta 0.
 //   forward   mean = sum(x) / C; rstd = 1 / sqrt(sum((x - mean)^2) / C + eps); xhat = (x - mean) rstd;
 //             out = gamma xhat + beta
-//   backward  g = dout gamma;  dx += rstd (g - mean(g) - xhat mean(g xhat));
+//   backward  g = dout gamma;  dx += rstd (g - mean(g) - xhat mean(g xhat)), without mean(g) for RMSNorm;
 //             dgamma += sum over rows of dout xhat;  dbeta += sum over rows of dout
 #pragma once
 
@@ -11,11 +12,15 @@ namespace {
 
 constexpr float kNormEpsilon = 1e-5f;
 
+inline float mean_of(const float* mean, int64_t row) { return mean != nullptr ? mean[row] : 0.0f; }
+
 template <typename E>
 void scale_and_shift(E* out, const float* x, float mean, float rstd, const float* gamma, const float* beta, int64_t C) {
     for_vectors(C, [&](int64_t c, int64_t n) {
-        const Vector xhat = (load_some(x + c, n) - mean) * rstd;
-        store_some(out + c, xhat * load_some(gamma + c, n) + load_some(beta + c, n), n);
+        Vector value = (load_some(x + c, n) - mean) * rstd;
+        if (gamma != nullptr) value = value * load_some(gamma + c, n);
+        if (beta != nullptr) value = value + load_some(beta + c, n);
+        store_some(out + c, value, n);
     });
 }
 
@@ -23,7 +28,7 @@ template <typename E>
 void norm_again(E* out, const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
                 int64_t row_begin, int64_t row_end, int64_t C) {
     for (int64_t row = row_begin; row < row_end; ++row)
-        scale_and_shift(out + row * C, x + row * C, mean[row], rstd[row], gamma, beta, C);
+        scale_and_shift(out + row * C, x + row * C, mean_of(mean, row), rstd[row], gamma, beta, C);
 }
 
 template <typename E>
@@ -32,9 +37,12 @@ void norm_forward(E* out, float* mean, float* rstd, const float* x, const float*
     for (int64_t row = row_begin; row < row_end; ++row) {
         const float* in = x + row * C;
         E* to = out + row * C;
-        Vector total = {};
-        for_vectors(C, [&](int64_t c, int64_t n) { total = total + load_some(in + c, n); });
-        const float row_mean = sum_lanes(total) / static_cast<float>(C);
+        float row_mean = 0.0f;
+        if (mean != nullptr) {
+            Vector total = {};
+            for_vectors(C, [&](int64_t c, int64_t n) { total = total + load_some(in + c, n); });
+            mean[row] = row_mean = sum_lanes(total) / static_cast<float>(C);
+        }
         // A second pass over a row that is in cache: x*x - mean*mean would lose the variance of rows far from 0.
         Vector squares = {};
         int64_t c = 0;
@@ -46,38 +54,41 @@ void norm_forward(E* out, float* mean, float* rstd, const float* x, const float*
         for (; c < C; ++c) variance += (in[c] - row_mean) * (in[c] - row_mean);
         const float row_rstd = 1.0f / sqrtf(variance / static_cast<float>(C) + kNormEpsilon);
         scale_and_shift(to, in, row_mean, row_rstd, gamma, beta, C);
-        mean[row] = row_mean;
         rstd[row] = row_rstd;
     }
 }
 
 template <typename E>
-void norm_backward(float* dx, float* partial, const E* dout, const float* x, const float* mean, const float* rstd,
-                   const float* gamma, int64_t row_begin, int64_t row_end, int64_t C) {
+void norm_backward(float* dx, bool adds, float* partial, const E* dout, const float* x, const float* mean,
+                   const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end, int64_t C) {
     float* dgamma = partial;
     float* dbeta = partial + C;
     memset(partial, 0, static_cast<size_t>(2 * C) * sizeof(float));
     for (int64_t row = row_begin; row < row_end; ++row) {
         const float* in = x + row * C;
         const E* g_out = dout + row * C;
-        const float row_mean = mean[row], row_rstd = rstd[row];
+        const float row_mean = mean_of(mean, row), row_rstd = rstd[row];
+        const auto gain = [&](int64_t c, int64_t n) {
+            return gamma != nullptr ? load_some(gamma + c, n) : broadcast(1.0f);
+        };
         Vector sum_g = {}, sum_g_xhat = {};
         for_vectors(C, [&](int64_t c, int64_t n) {
             const Vector d = load_some(g_out + c, n);
             const Vector xhat = (load_some(in + c, n) - row_mean) * row_rstd;
-            const Vector g = d * load_some(gamma + c, n);
+            const Vector g = d * gain(c, n);
             sum_g = sum_g + g;
             sum_g_xhat = g * xhat + sum_g_xhat;
             store_some(dgamma + c, d * xhat + load_some(dgamma + c, n), n);
             store_some(dbeta + c, d + load_some(dbeta + c, n), n);
         });
-        const float mean_g = sum_lanes(sum_g) / static_cast<float>(C);
+        const float mean_g = mean != nullptr ? sum_lanes(sum_g) / static_cast<float>(C) : 0.0f;
         const float mean_g_xhat = sum_lanes(sum_g_xhat) / static_cast<float>(C);
         float* to = dx + row * C;
         for_vectors(C, [&](int64_t c, int64_t n) {
             const Vector xhat = (load_some(in + c, n) - row_mean) * row_rstd;
-            const Vector g = load_some(g_out + c, n) * load_some(gamma + c, n);
-            store_some(to + c, (g - mean_g - xhat * mean_g_xhat) * row_rstd + load_some(to + c, n), n);
+            const Vector g = load_some(g_out + c, n) * gain(c, n);
+            const Vector before = adds ? load_some(to + c, n) : Vector{};
+            store_some(to + c, (g - mean_g - xhat * mean_g_xhat) * row_rstd + before, n);
         });
     }
 }
