@@ -105,18 +105,18 @@ typedef struct mg_config {
     int32_t n_layer;
     int32_t n_head;
     int32_t n_embd;
-    int32_t mlp_dim; /* 0: 4 n_embd; for swiglu 8/3 n_embd, rounded up to a multiple of 64 */
-    int32_t norm;    /* an mg_norm */
-    int32_t
-        norm_affine; /* switches from here on where nothing else is said.  Norms have a gain, layer norms a bias too */
-    int32_t norm_position;  /* an mg_norm_position */
-    int32_t residual;       /* the sublayer's input is added to its output */
-    int32_t activation;     /* an mg_activation_function */
+    int32_t mlp_dim;       /* 0: 4 n_embd; for swiglu 8/3 n_embd, rounded up to a multiple of 64 */
+    int32_t norm;          /* an mg_norm */
+    int32_t norm_position; /* an mg_norm_position */
+    int32_t activation;    /* an mg_activation_function */
+    /* An mg_switch each; on by default, but for embedding_norm. */
+    int32_t norm_affine;    /* norms have a gain, layer norms a bias too */
+    int32_t residual;       /* a sublayer's input is added to its output */
     int32_t attn_bias;      /* of attn.c_attn and attn.c_proj */
     int32_t mlp_bias;       /* of mlp.c_fc and mlp.c_proj */
     int32_t tie_embeddings; /* the head is wte; else lm_head, a matrix of its own */
     int32_t final_norm;     /* before the head */
-    int32_t embedding_norm; /* after the sum of the embeddings; off by default */
+    int32_t embedding_norm; /* after the sum of the embeddings */
     int32_t scaled_init;    /* attn.c_proj and mlp.c_proj start smaller by sqrt(2 n_layer) */
     float init_std;         /* of matrices; 0: 0.02 */
 } mg_config;
