@@ -68,6 +68,20 @@ class Decoder:
         )
         return self._logits.copy()
 
+    def forget(self, sequence: int) -> None:
+        """Empty one sequence: its place is for another one, and the others go on.
+
+        Args:
+            sequence: which of the B sequences, from 0 on.
+
+        Raises:
+            ArgumentError: there is no such sequence.
+            DTypeError: `sequence` is no integer.
+        """
+        sequence = integer("sequence", sequence, 0, self._batch_size - 1)
+        check(lib.mg_decoder_forget(self._handle, sequence))
+        self._logits[sequence] = 0
+
     def reset(self) -> None:
         """Forget all tokens."""
         check(lib.mg_decoder_reset(self._handle))

@@ -38,7 +38,7 @@ def wish(prompt: str = "To be", max_tokens: int = 20, **changes: Any) -> Wish:
 @pytest.mark.parametrize("block_size", [16, 300])
 def test_sequences_come_and_go_and_see_what_they_would_see_alone(block_size: int) -> None:
     """Beside each one that joined is a decoder of its own; chunks of prompts, slides of the
-    context and reading anew all happen on the way."""
+    context and places that others left all happen on the way."""
     model, random = byte_model(block_size), np.random.default_rng(1)
     batch = Batch(model, 3)
     alone: dict[int, andrea.Decoder] = {}
@@ -63,7 +63,20 @@ def test_sequences_come_and_go_and_see_what_they_would_see_alone(block_size: int
                 token = int(random.integers(0, 257))
                 batch.append(number, token)
                 feeds[number] = [token]
-    assert joins > 3 * batch.most  # places ran out, again and again
+    assert joins > 3 * batch.most  # each place had several, one after the other
+
+
+def test_a_batch_has_no_room_beyond_its_sequences(model: andrea.GPT) -> None:
+    """Places that were left are enough, while one sequence stays from the first token on."""
+    batch = Batch(model, 2)
+    first = batch.join([1, 2])
+    for token in range(20):
+        other = batch.join([token])
+        assert set(batch.logits()) == {first, other}
+        with pytest.raises(IndexError):
+            batch.join([1])
+        batch.leave(other)
+        batch.append(first, token)
 
 
 def test_a_long_prompt_does_not_hold_up_the_others() -> None:
@@ -236,6 +249,23 @@ def test_many_texts_at_once_are_what_each_is_alone(model: andrea.GPT) -> None:
         reader.read_to_the_end(len(wishes))
     for number, one in enumerate(wishes):
         assert reader.texts[number] == text_of(written(model, one)), number
+
+
+def test_a_text_is_the_same_whoever_comes_and_goes_beside_it(model: andrea.GPT) -> None:
+    """Others join, end and are cancelled all the while; the text goes far past the context."""
+    one = wish("Whether", 5 * BLOCK_SIZE, seed=4, bias={NEW_DOCUMENT: -100.0})
+    reader = Reader()
+    with writer_of(model, parallel=3, queue=2) as writer:
+        writer.submit([one], reader.deliver)
+        for turn in range(12):
+            ended, cancelled = Reader(), Reader()
+            writer.submit([wish("x" * (1 + 5 * turn), 1 + turn, seed=turn)], ended.deliver)
+            ticket = writer.submit([endless()], cancelled.deliver)
+            ended.read_to_the_end(1)
+            cancelled.read()
+            writer.cancel(ticket)
+        reader.read_to_the_end(1)
+    assert reader.texts[0] == text_of(written(model, one))
 
 
 def test_more_than_fits_is_refused_until_there_is_room(model: andrea.GPT) -> None:

@@ -1,13 +1,9 @@
-"""Sequences that share one decoder, and may join and leave between any two tokens.
-
-The engine's decoder can only forget all of its sequences at once, so it has more places than are
-ever in use: a sequence joins at a place that is still empty.
-"""
+"""Sequences that share one decoder, and may join and leave between any two tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +20,7 @@ _NOTHING = np.empty(0, dtype=np.int32)
 @dataclass
 class _Member:
     place: int
-    history: list[int] = field(default_factory=list)
-    fed: int = 0
+    unread: list[int]
 
 
 class Batch:
@@ -40,9 +35,9 @@ class Batch:
 
     def __init__(self, model: GPT, most: int) -> None:
         self.most = most
-        self._decoder = model.decoder(most + most // 2 + 1)
+        self._decoder = model.decoder(most)
         self._members: dict[int, _Member] = {}
-        self._empty = list(range(self._decoder.batch_size))
+        self._empty = list(range(most))
         self._next_number = 0
 
     def __len__(self) -> int:
@@ -50,28 +45,29 @@ class Batch:
         return len(self._members)
 
     def join(self, prompt: Sequence[int]) -> int:
-        """Add a sequence that begins with these tokens (one at least); returns its number."""
-        if not self._members:
-            self.clear()
-        elif not self._empty:
-            self._read_anew()
+        """Add a sequence that begins with these tokens (one at least); returns its number.
+
+        There is room for it only where there are fewer than `most`.
+        """
         self._next_number += 1
         self._members[self._next_number] = _Member(self._empty.pop(), list(prompt))
         return self._next_number
 
     def append(self, number: int, token: int) -> None:
         """Let a sequence grow by a token."""
-        self._members[number].history.append(token)
+        self._members[number].unread.append(token)
 
     def leave(self, number: int) -> None:
-        """Take a sequence out; its place stays used until all of them are read anew."""
-        del self._members[number]
+        """Take a sequence out; its place is free for the next one."""
+        place = self._members.pop(number).place
+        self._decoder.forget(place)
+        self._empty.append(place)
 
     def clear(self) -> None:
         """Take all sequences out."""
         self._members.clear()
         self._decoder.reset()
-        self._empty = list(range(self._decoder.batch_size))
+        self._empty = list(range(self.most))
 
     def logits(self) -> dict[int, NDArray[np.float32]]:
         """Read what is new; returns (V,) logits of each sequence that was read to its end.
@@ -79,25 +75,13 @@ class Batch:
         Raises:
             OutOfMemoryError: there is no room to read so many tokens; `clear` and begin again.
         """
-        tokens: list[NDArray[np.int32]] = [_NOTHING] * self._decoder.batch_size
+        tokens: list[NDArray[np.int32]] = [_NOTHING] * self.most
         for member in self._members.values():
-            new = member.history[member.fed : member.fed + _CHUNK]
-            tokens[member.place] = np.array(new, dtype=np.int32)
-            member.fed += len(new)
+            tokens[member.place] = np.array(member.unread[:_CHUNK], dtype=np.int32)
+            del member.unread[:_CHUNK]
         logits = self._decoder.feed(tokens)
         return {
             number: logits[member.place]
             for number, member in self._members.items()
-            if member.fed == len(member.history)
+            if not member.unread
         }
-
-    def _read_anew(self) -> None:
-        """Empty all places, and let the sequences that are left read their cached tokens again."""
-        lengths = self._decoder.lengths
-        self._decoder.reset()
-        for place, member in enumerate(self._members.values()):
-            # Just what was cached, from its first token on, so that positions stay as they were.
-            start = member.fed - lengths[member.place]
-            member.history = member.history[start:]
-            member.place, member.fed = place, 0
-        self._empty = list(range(len(self._members), self._decoder.batch_size))
