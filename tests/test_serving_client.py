@@ -267,6 +267,21 @@ def test_what_is_too_large_is_refused(server: Server) -> None:
     assert server.ask("/health")[2]["status"] == "ok"
 
 
+@pytest.mark.parametrize("field", [f"Content-Length: {2**24 + 1}", "Transfer-Encoding: chunked"])
+def test_what_is_far_too_large_is_cut_off(server: Server, field: str) -> None:
+    """By its length before it comes; without one, once it has come for too long."""
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sender:
+        sender.sendall(f"{head}\r\n{field}\r\n\r\n".encode())
+        if "chunked" in field:
+            with pytest.raises(ConnectionError):
+                for _ in range(2**10):
+                    sender.sendall(b"10000\r\n" + b"a" * 2**16 + b"\r\n")
+        else:
+            assert sender.recv(12) == b"HTTP/1.1 413"
+    assert server.ask("/health")[2]["status"] == "ok"
+
+
 def test_only_json_that_is_sent_here_is_taken(server: Server) -> None:
     """Another page can send a form without asking, or point a name of its own to this machine."""
     body = b'{"prompt": "a", "max_tokens": 2}'

@@ -30,6 +30,7 @@ from .text import Piece
 from .writer import BatchWriter
 
 _MOST_BYTES = 2**20
+_MOST_DISCARDED = 2**24  # of a body that is too large: who still sends doesn't hear the refusal
 _BODY_SECONDS = 30.0  # a body comes in within this time
 _RETRY_SECONDS = 1
 _CLOSED_REQUEST = 499  # nobody reads it: the client is gone
@@ -224,6 +225,9 @@ class _Pieces:
 
     async def next(self) -> tuple[int, Piece]:
         """The next piece; raises what kept a text from being written."""
+        # A queue that is not empty gives at once. But the loop has to have its turn: others wait,
+        # and this client may be gone.
+        await asyncio.sleep(0)
         index, piece = await self._queue.get()
         if isinstance(piece, Exception):
             raise piece
@@ -260,15 +264,19 @@ async def _read_body(http: HttpRequest) -> bytes:
         f"the body is larger than {_MOST_BYTES:,} bytes", status=413, code="request_too_large"
     )
     length = http.headers.get("content-length", "0")
-    if length.isdecimal() and int(length[:20]) > _MOST_BYTES:
+    if length.isdecimal() and int(length[:20]) > _MOST_DISCARDED:
         raise too_large
 
     async def read() -> bytes:
-        body = bytearray()
+        body, size = bytearray(), 0
         async for part in http.stream():
-            body += part
-            if len(body) > _MOST_BYTES:
-                raise too_large
+            size += len(part)
+            if size <= _MOST_BYTES:
+                body += part
+            elif size > _MOST_DISCARDED:
+                break
+        if size > _MOST_BYTES:
+            raise too_large
         return bytes(body)
 
     try:
