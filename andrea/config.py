@@ -9,7 +9,8 @@ from typing import Any
 from .errors import ConfigError
 
 _LARGEST_INT32 = 2**31 - 1
-_LARGEST_STD = 100.0
+# What the engine, which keeps it in float32, tells from 0.
+_SMALLEST_STD, _LARGEST_STD = 1e-30, 100.0
 
 # The names of choices; the first is GPT-2's, and the order is the engine's.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -71,6 +72,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check(field.name, field.type, getattr(self, field.name))
+        # Equal models are equal data, in whatever file the number stood.
+        object.__setattr__(self, "init_std", float(self.init_std))
         if self.n_embd % self.n_head:
             raise ConfigError(
                 f"n_head must divide n_embd: n_embd is {self.n_embd}, n_head is {self.n_head}"
@@ -168,12 +171,14 @@ def _check(name: str, kind: object, value: Any) -> None:
     elif kind == "float":
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ConfigError(f"{name} must be a number, got {value!r:.60}")
-        if not 0 < value <= _LARGEST_STD:
-            raise ConfigError(f"{name} must be above 0 and at most {_LARGEST_STD:g}, got {value!r}")
+        if not _SMALLEST_STD <= value <= _LARGEST_STD:
+            raise ConfigError(
+                f"{name} must be between {_SMALLEST_STD:g} and {_LARGEST_STD:g}, got {value!r:.60}"
+            )
     else:
         least = 0 if name == "mlp_dim" else 1
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name} must be an integer, got {value!r}")
+            raise ConfigError(f"{name} must be an integer, got {value!r:.60}")
         if not least <= value <= _LARGEST_INT32:
             raise ConfigError(f"{name} must be between {least} and 2**31 - 1, got {value}")
 

@@ -120,7 +120,7 @@ def _shape(path: Path, tokenizer: str | None, options: dict[str, Any]) -> ModelC
     """The shape that the options say, or that of the run whose tokenizer is taken."""
     from andrea.config import PRESETS, ModelConfig
     from andrea.formats.opening import tokenizer_at
-    from andrea.planning.shapes import preset_sizes
+    from andrea.planning.dialects import preset_sizes
     from andrea.runs.folder import RunFolder
 
     sizes = {name: options[name] for name in _SHAPE if options[name] is not None}

@@ -6,11 +6,13 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .dialect_options import dialect_options, given_switches
 from .errors import Failure
 from .option_kinds import SectionCommand, option
 from .options import run_or_preset_argument
@@ -25,15 +27,23 @@ if TYPE_CHECKING:
     "info", cls=SectionCommand, short_help="Show what a model, a run or this machine is."
 )
 @run_or_preset_argument
+@dialect_options
 @option("--json", "as_json", section="Options", is_flag=True, help="Print JSON for programs.")
-def command(what: str | None, as_json: bool) -> None:
-    """Show the parameters, memory and work of a run or preset; or, of none, this machine."""
+def command(what: str | None, as_json: bool, **options: Any) -> None:
+    """Show the parameters, memory and work of a run or preset; or, of none, this machine.
+
+    A preset is shown in the dialect that the options choose.
+    """
     from andrea.config import PRESETS
 
+    is_preset = what in PRESETS and not os.path.exists(what)
+    if not is_preset:
+        _refuse_dialect(options, what)
     if what is None:
         facts = _overview()
-    elif what in PRESETS and not os.path.exists(what):
-        facts = {"preset": what, **_model_facts(preset_config(what), batch_size=1)}
+    elif is_preset:
+        config = preset_config(what, options["dialect"], given_switches(options))
+        facts = {"preset": what, **_model_facts(config, batch_size=1)}
     else:
         facts = _run_facts(what)
     if as_json:
@@ -46,13 +56,29 @@ def command(what: str | None, as_json: bool) -> None:
         click.echo(line)
 
 
-def preset_config(name: str) -> ModelConfig:
-    """The sizes of a preset; where the text decides the vocabulary, that of bytes stands in."""
-    from andrea.config import PRESETS, ModelConfig
+def preset_config(
+    name: str, dialect: str | None = None, switches: Mapping[str, Any] | None = None
+) -> ModelConfig:
+    """A preset's model in its own dialect or another; where the text decides the vocabulary, that
+    of bytes stands in.
 
-    sizes = dict(PRESETS[name])
+    Raises:
+        ConfigError: there is no such model.
+    """
+    from andrea.config import DIALECT_SETTINGS, PRESETS, ModelConfig
+    from andrea.planning.dialects import chosen_dialect
+
+    sizes = {key: size for key, size in PRESETS[name].items() if key not in DIALECT_SETTINGS}
     sizes["vocab_size"] = sizes["vocab_size"] or 257
-    return ModelConfig(**sizes)
+    return ModelConfig(**sizes, **chosen_dialect(name, dialect, switches or {}))
+
+
+def _refuse_dialect(options: Mapping[str, Any], what: str | None) -> None:
+    given = [(name, value) for name, value in options.items() if value is not None]
+    for name, value in given:
+        flag = ("--no-" if value is False else "--") + name.replace("_", "-")
+        where = "needs a preset" if what is None else f"is for a preset, which {what} is not"
+        raise Failure(f"{flag} {where}: andrea info andrea-12m {flag} ...")
 
 
 def _overview() -> dict[str, Any]:
@@ -89,8 +115,10 @@ def _overview() -> dict[str, Any]:
 
 
 def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
+    from andrea.config import DIALECT_SETTINGS
+    from andrea.planning.dialects import count_norms, describe_dialect, dialect_name
     from andrea.planning.sizes import (
-        FLOPS_FORMULA,
+        flops_formula,
         flops_per_token,
         memory_plan,
         num_parameters,
@@ -99,6 +127,16 @@ def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
 
     return {
         "config": config.to_dict(),
+        "dialect": {
+            "name": dialect_name(config.dialect()),
+            "description": describe_dialect(config),
+            **{
+                name: value
+                for name, value in config.to_full_dict().items()
+                if name in DIALECT_SETTINGS
+            },
+        },
+        "norms": {"number": config.num_norms, "places": count_norms(config)},
         "parameters": num_parameters(config),
         "table": [
             dataclasses.asdict(row) | {"shape": list(row.shape)} for row in parameter_table(config)
@@ -111,7 +149,7 @@ def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
         "flops_per_token": {
             "forward": flops_per_token(config, training=False),
             "training": flops_per_token(config, training=True),
-            "formula": FLOPS_FORMULA,
+            "formula": flops_formula(config),
         },
     }
 

@@ -10,6 +10,7 @@ from .screen.formats import count, duration, plural, size
 from .texts import TextRequest
 
 _GAP = "  "
+_SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 
 
 def info_lines(facts: dict[str, Any], width: int) -> Iterator[str]:
@@ -107,10 +108,16 @@ def _run_rows(run: dict[str, Any]) -> Rows:
 
 
 def _model(facts: dict[str, Any], width: int) -> Iterator[str]:
-    config = facts["config"]
-    sizes = ", ".join(f"{name} {value:,}" for name, value in config.items())
-    title = facts.get("preset", "model")
-    yield from text_lines([(title, sizes)], width)
+    config, dialect = facts["config"], facts["dialect"]
+    sizes = ", ".join(f"{name} {config[name]:,}" for name in _SIZES)
+    yield from text_lines(
+        [
+            (facts.get("preset", "model"), f"{sizes}, mlp_dim {dialect['mlp_dim']:,}"),
+            ("dialect", dialect["description"] or "GPT-2's"),
+            ("norms", facts["norms"]["places"]),
+        ],
+        width,
+    )
     yield ""
     body = [
         (
@@ -132,13 +139,17 @@ def _model(facts: dict[str, Any], width: int) -> Iterator[str]:
         lines = list(table_lines(header[:1] + header[2:], narrow, left=2))
     yield from lines
     yield ""
-    head = config["vocab_size"] * config["n_embd"]
+    head = f"{config['vocab_size'] * config['n_embd']:,} parameters"
+    if dialect["tie_embeddings"]:
+        head = f"is wte.weight (tied): {head} counted once"
+    else:
+        head = f"is lm_head.weight (untied): {head} of its own"
     training, sampling = facts["memory"]["training"], facts["memory"]["sampling"]
     batch = plural(facts["batch_size"], "sequence")
     flops = facts["flops_per_token"]
     yield from text_lines(
         [
-            ("output head", f"is wte.weight (tied): {head:,} parameters counted once"),
+            ("output head", head),
             ("to train", f"{size(training['total'])} with {batch} a batch: {_parts(training)}"),
             ("to sample", f"{size(sampling['total'])}: {_parts(sampling)}"),
             (

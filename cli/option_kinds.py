@@ -25,6 +25,7 @@ SECTIONS = (
     "Length",
     "Watching and saving",
     "Model",
+    "Dialect",
     "Training",
     "Guards",
     "Data",
@@ -130,6 +131,13 @@ class SectionOption(click.Option):
     def __init__(self, *declarations: Any, section: str = "Options", **settings: Any) -> None:
         super().__init__(*declarations, **settings)
         self.section = section
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The option and its help; --report and --no-report as one word."""
+        record = super().get_help_record(ctx)
+        if record is None or self.secondary_opts != [f"--no-{self.opts[0][2:]}"]:
+            return record
+        return f"--[no-]{self.opts[0][2:]}", record[1]
 
 
 class SectionCommand(click.Command):

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .dialect_options import dialect_options
 from .option_kinds import SectionCommand
 from .options import data_options, machine_options, text_argument
 from .training.options import (
@@ -34,6 +35,7 @@ andrea train --config runs/book/config.toml    repeat that run
 @length_options
 @watch_options
 @model_options
+@dialect_options
 @training_options
 @guard_options
 @data_options

@@ -14,10 +14,17 @@ from andrea import PRESETS, ModelConfig
 from andrea.errors import ConfigError
 from andrea.planning.choices import Choices
 from andrea.planning.disk import DiskPlan, disk_plan, free_disk
-from andrea.planning.memory import Room, TooLarge, consumers, copy_bytes, copy_fits
+from andrea.planning.memory import (
+    Room,
+    TooLarge,
+    _smaller_presets,
+    _smaller_shapes,
+    consumers,
+    copy_bytes,
+    copy_fits,
+)
 from andrea.planning.plan import TOKENS_PER_PARAMETER, Plan, needs_speed, plan
 from andrea.planning.recipes import RECIPES, recipe
-from andrea.planning.sizes import num_parameters
 from andrea.training import TrainState
 from small_runs import small_config, small_model, small_run
 
@@ -121,6 +128,38 @@ def test_a_preset_that_does_not_fit_becomes_a_smaller_preset() -> None:
     error = refused(10**9, preset="andrea-480m", steps=10)
     assert error.changes["preset"] == "andrea-12m"
     assert planned(10**9, **{"steps": 10, **error.changes}).model.n_layer == 6
+
+
+def test_proposals_keep_the_dialect_but_not_the_width_of_its_mlp() -> None:
+    fixed = {"dialect": "microgpt", "activation": "swiglu", "mlp_dim": 9000, "steps": 10}
+    error = refused(10**9, preset="andrea-480m", **fixed)
+    assert error.changes["preset"] == "andrea-12m" and error.changes["mlp_dim"] is None
+    smaller = planned(10**9, **{**fixed, **error.changes}).model
+    assert (smaller.norm, smaller.activation, smaller.mlp_dim) == ("rmsnorm", "swiglu", 1024)
+    error = refused(10**8, n_layer=40, n_embd=1024, residual=False, mlp_dim=4, steps=10)
+    fitting = planned(10**8, **{"residual": False, "mlp_dim": 4, "steps": 10, **error.changes})
+    assert not fitting.model.residual and fitting.model.mlp_dim == 4 * fitting.model.n_embd
+
+
+def test_a_preset_never_becomes_one_of_another_dialect_or_a_larger_vocabulary() -> None:
+    """gpt2 has fewer parameters than andrea-480m, but three times its tokens."""
+    model = ModelConfig(**PRESETS["andrea-480m"])
+    names = [name for name, _ in _smaller_presets(Choices(preset="andrea-480m"), model.vocab_size)]
+    assert names == ["andrea-480m", "andrea-120m", "andrea-12m", "andrea-nano"]
+    assert [name for name, _ in _smaller_presets(Choices(preset="microgpt"), 27)] == ["microgpt"]
+    asked = Choices(preset="microgpt", dialect="gpt2")
+    assert [name for name, _ in _smaller_presets(asked, 27)] == ["andrea-nano", "microgpt"]
+
+
+def test_without_its_preset_a_dialect_is_named() -> None:
+    choices = Choices(preset="microgpt", n_embd=512, activation="gelu")
+    model = ModelConfig(66, 16, 1, 4, 512, **choices.model_dialect())
+    *_, (change, smaller) = _smaller_shapes(choices, model, TEXT_TOKENS)
+    assert (change["preset"], change["dialect"], change["n_layer"]) == (None, "microgpt", 2)
+    assert smaller.dialect() == model.dialect() and smaller.norm == "rmsnorm"
+    named = dataclasses.replace(choices, dialect="gpt2")
+    *_, (change, smaller) = _smaller_shapes(named, model, TEXT_TOKENS)
+    assert "dialect" not in change and smaller.dialect() == {}
 
 
 def test_where_nothing_fits_nothing_is_proposed() -> None:
@@ -276,12 +315,3 @@ def test_free_space_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
     deep = free_disk(tmp_path / "a" / "b" / "c")
     assert deep is not None and deep > 0
     assert abs(deep - (free_disk(tmp_path) or 0)) < 10**9
-
-
-def test_presets_are_ordered_by_size() -> None:
-    """A smaller preset is proposed by going back in this order."""
-    sizes = [
-        num_parameters(ModelConfig(**{**shape, "vocab_size": shape.get("vocab_size") or 257}))
-        for shape in PRESETS.values()
-    ]
-    assert sizes == sorted(sizes)

@@ -7,9 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from andrea.config import ModelConfig
+from andrea.config import DIALECT_SETTINGS, ModelConfig
 from andrea.errors import ConfigError
 from andrea.training.config import TrainConfig
+
+from .dialects import chosen_dialect
 
 _BUDGETS = ("steps", "seconds", "tokens", "epochs")
 _OF_TRAINING = tuple(field.name for field in dataclasses.fields(TrainConfig))
@@ -19,7 +21,8 @@ _OF_TRAINING = tuple(field.name for field in dataclasses.fields(TrainConfig))
 class Choices:
     """What the user fixed of a run; None leaves it to the plan.
 
-    Names are those of ModelConfig and TrainConfig; preset is a name in andrea.PRESETS. One of
+    Names are those of ModelConfig and TrainConfig; preset is a name in andrea.PRESETS, dialect one
+    in andrea.config.DIALECTS, over whose settings those win that are given one by one. One of
     steps, seconds, tokens (to learn from, seen again ones included) and epochs (how often each
     token of the text is seen) says how long. is_tuning: the weights have learned already.
     """
@@ -29,6 +32,20 @@ class Choices:
     n_head: int | None = None
     n_embd: int | None = None
     block_size: int | None = None
+    dialect: str | None = None
+    mlp_dim: int | None = None
+    norm: str | None = None
+    norm_affine: bool | None = None
+    norm_position: str | None = None
+    residual: bool | None = None
+    activation: str | None = None
+    attn_bias: bool | None = None
+    mlp_bias: bool | None = None
+    tie_embeddings: bool | None = None
+    final_norm: bool | None = None
+    embedding_norm: bool | None = None
+    scaled_init: bool | None = None
+    init_std: float | None = None
     batch_size: int | None = None
     accumulate: int | None = None
     steps: int | None = None
@@ -66,6 +83,15 @@ class Choices:
     def budgets(self) -> list[str]:
         """What is given of steps, seconds, tokens and epochs."""
         return [name for name in _BUDGETS if getattr(self, name) is not None]
+
+    def model_dialect(self) -> dict[str, Any]:
+        """What is given of the model's dialect, by ModelConfig's names.
+
+        Raises:
+            ConfigError: there is no such preset or dialect.
+        """
+        given = {name: getattr(self, name) for name in DIALECT_SETTINGS}
+        return chosen_dialect(self.preset, self.dialect, given)
 
     def fixed_training(self) -> dict[str, Any]:
         """What is given of TrainConfig's fields."""

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from andrea.config import PRESETS, ModelConfig
+from andrea.config import DIALECT_SETTINGS, PRESETS, ModelConfig
 from andrea.errors import ConfigError
 from andrea.words import size
 
 from .choices import Choices
+from .dialects import dialect_name, preset_dialect
 from .shapes import shapes
 from .sizes import memory_plan, num_parameters
 
@@ -120,24 +121,50 @@ class Room:
 def _smaller_shapes(
     choices: Choices, model: ModelConfig, text_tokens: int
 ) -> Iterator[tuple[dict[str, Any], ModelConfig]]:
-    """Changes of the settings and the models that they give, from large to small."""
+    """Changes of the settings and the models that they give, from large to small.
+
+    They keep the dialect that was asked for, but not the width of its MLP.
+    """
     if choices.is_tuning:
         return
     parameters = num_parameters(model)
     own: dict[str, Any] = {"n_layer": None, "n_head": None, "n_embd": None, "block_size": None}
+    if choices.mlp_dim is not None:
+        own["mlp_dim"] = None
+    for name, smaller in _smaller_presets(replace(choices, **own), model.vocab_size):
+        if num_parameters(smaller) < parameters:
+            yield {**own, "preset": name}, smaller
     if choices.preset is not None:
-        for name, sizes in reversed(PRESETS.items()):
-            shape = {**sizes, "vocab_size": sizes.get("vocab_size") or model.vocab_size}
-            smaller = ModelConfig(**shape)
-            if num_parameters(smaller) < parameters:
-                yield {**own, "preset": name}, smaller
-    ladder = list(shapes(Choices(), model.vocab_size, text_tokens))
+        # Without the preset its dialect has to be named.
+        dialect = dialect_name(preset_dialect(choices.preset))
+        if choices.dialect is None and dialect != "gpt2":
+            own["dialect"] = dialect
+    alone = {name: getattr(choices, name) for name in ("dialect", *DIALECT_SETTINGS)}
+    ladder = list(
+        shapes(Choices(**{**alone, "mlp_dim": None, **own}), model.vocab_size, text_tokens)
+    )
     for smaller in reversed(ladder):
         if num_parameters(smaller) < parameters:
             sizes = {"n_layer": smaller.n_layer, "n_embd": smaller.n_embd}
             context = min(smaller.block_size, model.block_size)
             smaller = replace(smaller, block_size=context)
             yield {**own, **sizes, "block_size": context, "preset": None}, smaller
+
+
+def _smaller_presets(choices: Choices, vocab_size: int) -> Iterator[tuple[str, ModelConfig]]:
+    """The presets of the chosen one's dialect and of no larger vocabulary, from large to small."""
+    if choices.preset is None:
+        return
+    asked = PRESETS[choices.preset]
+    found = []
+    for name, sizes in PRESETS.items():
+        is_of_it = choices.dialect or preset_dialect(name) == preset_dialect(choices.preset)
+        if is_of_it and sizes["vocab_size"] <= asked["vocab_size"]:
+            shape = {**sizes, "vocab_size": sizes["vocab_size"] or vocab_size}
+            dialect = replace(choices, preset=name).model_dialect()
+            without = {key: value for key, value in shape.items() if key not in DIALECT_SETTINGS}
+            found.append((name, ModelConfig(**without, **dialect)))
+    yield from sorted(found, key=lambda one: num_parameters(one[1]), reverse=True)
 
 
 def copy_fits(parameters: int, free: int | None) -> bool:

@@ -18,8 +18,9 @@ from andrea.config import ModelConfig
 from andrea.training.config import TrainConfig
 
 from .choices import Choices, steps_for
+from .dialects import preset_sizes
 from .memory import Room
-from .shapes import preset_sizes, shapes
+from .shapes import shapes
 from .sizes import flops_per_token, num_parameters
 
 __all__ = ["DEFAULT_SECONDS", "Choices", "Plan", "needs_speed", "plan", "preset_tokenizer"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from andrea.config import PRESETS, ModelConfig
-from andrea.errors import ConfigError
+from andrea.config import ModelConfig
 
 from .choices import Choices
+from .dialects import preset_sizes
 
 # (n_layer, n_embd) from small to large; widths are multiples of 64.
 _LADDER = (
@@ -37,7 +37,7 @@ def shapes(choices: Choices, vocab_size: int, train_tokens: int) -> Iterator[Mod
     Raises:
         ConfigError: a choice is out of its range or contradicts another.
     """
-    preset = preset_sizes(choices.preset)
+    preset, dialect = preset_sizes(choices.preset), choices.model_dialect()
     previous = None
     for n_layer, n_embd in _LADDER:
         n_layer = _first(choices.n_layer, preset.get("n_layer"), n_layer)
@@ -55,23 +55,11 @@ def shapes(choices: Choices, vocab_size: int, train_tokens: int) -> Iterator[Mod
             n_layer=n_layer,
             n_head=_heads(width) if n_head is None else n_head,
             n_embd=width,
+            **dialect,
         )
         if config != previous:
             yield config
         previous = config
-
-
-def preset_sizes(preset: str | None) -> dict[str, int]:
-    """The sizes of a preset by name; none without one.
-
-    Raises:
-        ConfigError: there is no such preset.
-    """
-    if preset is None:
-        return {}
-    if preset not in PRESETS:
-        raise ConfigError(f"no preset is called {preset!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[preset]
 
 
 def _context(n_embd: int, train_tokens: int) -> int:

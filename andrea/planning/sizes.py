@@ -10,32 +10,6 @@ from dataclasses import dataclass
 
 from andrea.config import ModelConfig
 
-# Every tensor by its dimensions in the configuration's words, in the engine's order; "h.*" stands
-# for the tensors of every block.
-_TENSORS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("wte.weight", ("vocab_size", "n_embd")),
-    ("wpe.weight", ("block_size", "n_embd")),
-    ("h.*.ln_1.weight", ("n_embd",)),
-    ("h.*.ln_1.bias", ("n_embd",)),
-    ("h.*.attn.c_attn.weight", ("3 n_embd", "n_embd")),
-    ("h.*.attn.c_attn.bias", ("3 n_embd",)),
-    ("h.*.attn.c_proj.weight", ("n_embd", "n_embd")),
-    ("h.*.attn.c_proj.bias", ("n_embd",)),
-    ("h.*.ln_2.weight", ("n_embd",)),
-    ("h.*.ln_2.bias", ("n_embd",)),
-    ("h.*.mlp.c_fc.weight", ("4 n_embd", "n_embd")),
-    ("h.*.mlp.c_fc.bias", ("4 n_embd",)),
-    ("h.*.mlp.c_proj.weight", ("n_embd", "4 n_embd")),
-    ("h.*.mlp.c_proj.bias", ("n_embd",)),
-    ("ln_f.weight", ("n_embd",)),
-    ("ln_f.bias", ("n_embd",)),
-)
-
-FLOPS_FORMULA = (
-    "forward: 2 x (12 n_layer n_embd^2 + vocab_size n_embd) + 2 n_layer length n_embd; "
-    "training: three times that"
-)
-
 
 @dataclass(frozen=True)
 class ParameterRow:
@@ -54,24 +28,58 @@ class ParameterRow:
 
 def parameter_table(config: ModelConfig) -> tuple[ParameterRow, ...]:
     """Every tensor of the model, in the engine's order."""
+    C, M = config.n_embd, config.mlp_dim
+    usual = not config.is_gated and M == 4 * C
+    mlp = "4 n_embd" if usual else "mlp_dim"
+    hidden = "2 mlp_dim" if config.is_gated else mlp
     sizes = {
         "vocab_size": config.vocab_size,
         "block_size": config.block_size,
-        "n_embd": config.n_embd,
-        "3 n_embd": 3 * config.n_embd,
-        "4 n_embd": config.mlp_dim,
+        "n_embd": C,
+        "3 n_embd": 3 * C,
+        mlp: M,
+        hidden: config.hidden_dim,
     }
-    rows = []
-    for name, words in _TENSORS:
+    rows: list[ParameterRow] = []
+
+    def add(name: str, *words: str) -> None:
         shape = tuple(sizes[word] for word in words)
         count = math.prod(shape)
         copies = config.n_layer if name.startswith("h.*") else 1
         rows.append(ParameterRow(name, shape, " x ".join(words), count, copies, copies * count))
+
+    def norm(name: str) -> None:
+        if config.norm_affine:
+            add(f"{name}.weight", "n_embd")
+        if config.norm_affine and config.norm == "layernorm":
+            add(f"{name}.bias", "n_embd")
+
+    def linear(name: str, outputs: str, inputs: str, has_bias: bool) -> None:
+        add(f"{name}.weight", outputs, inputs)
+        if has_bias:
+            add(f"{name}.bias", outputs)
+
+    add("wte.weight", "vocab_size", "n_embd")
+    add("wpe.weight", "block_size", "n_embd")
+    if not config.tie_embeddings:
+        add("lm_head.weight", "vocab_size", "n_embd")
+    if config.embedding_norm:
+        norm("ln_emb")
+    if config.norm_position != "none":
+        norm("h.*.ln_1")
+    linear("h.*.attn.c_attn", "3 n_embd", "n_embd", config.attn_bias)
+    linear("h.*.attn.c_proj", "n_embd", "n_embd", config.attn_bias)
+    if config.norm_position != "none":
+        norm("h.*.ln_2")
+    linear("h.*.mlp.c_fc", hidden, "n_embd", config.mlp_bias)
+    linear("h.*.mlp.c_proj", "n_embd", mlp, config.mlp_bias)
+    if config.final_norm:
+        norm("ln_f")
     return tuple(rows)
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Trained numbers of a model; the head is tied to wte and counted once."""
+    """Trained numbers of a model; a head that is tied to wte is counted once."""
     return sum(row.total for row in parameter_table(config))
 
 
@@ -83,9 +91,22 @@ def flops_per_token(config: ModelConfig, *, training: bool, length: int | None =
     as much as forward (Kaplan et al. 2020, section 2.1).
     """
     length = config.block_size if length is None else length
-    matrices = 12 * config.n_layer * config.n_embd**2 + config.vocab_size * config.n_embd
-    forward = 2 * matrices + 2 * config.n_layer * length * config.n_embd
+    C = config.n_embd
+    block = 4 * C * C + C * config.hidden_dim + C * config.mlp_dim
+    matrices = config.n_layer * block + config.vocab_size * C
+    forward = 2 * matrices + 2 * config.n_layer * length * C
     return 3 * forward if training else forward
+
+
+def flops_formula(config: ModelConfig) -> str:
+    """What `flops_per_token` counts, in the configuration's words."""
+    block = "12 n_layer n_embd^2"
+    if config.is_gated or config.mlp_dim != 4 * config.n_embd:
+        block = f"n_layer n_embd (4 n_embd + {3 if config.is_gated else 2} mlp_dim)"
+    return (
+        f"forward: 2 x ({block} + vocab_size n_embd) + 2 n_layer length n_embd; "
+        "training: three times that"
+    )
 
 
 def memory_plan(

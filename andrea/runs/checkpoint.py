@@ -19,6 +19,7 @@ import numpy as np
 from andrea.closing import Closing
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, ConfigError
+from andrea.planning.sizes import parameter_table
 
 from .tensorfile import TensorFile, Tensors, canonical_json, parse_json, write_tensor_file
 
@@ -32,6 +33,8 @@ _VERSION = "1"
 _FIRST_MOMENT = "optimizer.m."
 _SECOND_MOMENT = "optimizer.v."
 _OPTIMIZER_STEPS = "optimizer_steps"
+# How a model began says nothing of the tensors that it has.
+_OF_NEW_MODELS = ("scaled_init", "init_std")
 _COUNT = re.compile("[0-9]{1,18}")
 
 
@@ -176,21 +179,18 @@ class Checkpoint(Closing):
     def _check_tensors(self) -> None:
         """Refuse a model that the tensors can't fill, before anybody makes memory for it."""
         model, shapes = self.info.model, self._file.shapes
-        ends = {
-            "wte.weight": (model.vocab_size, model.n_embd),
-            "wpe.weight": (model.block_size, model.n_embd),
-            f"h.{model.n_layer - 1}.ln_1.weight": (model.n_embd,),
-        }
-        for name, shape in ends.items():
-            if shapes.get(name) != shape:
+        for row in parameter_table(model):
+            name = row.name.replace("*", str(model.n_layer - 1), 1)
+            if shapes.get(name) != row.shape:
                 raise CheckpointError(
-                    f"{self.path}: {name} is {shapes.get(name, 'missing')}, the model needs {shape}"
+                    f"{self.path}: {name} is {shapes.get(name, 'missing')}, "
+                    f"the model needs {row.shape}"
                 )
 
     def _check_shape(self, config: ModelConfig) -> None:
-        wanted = config.to_dict()
-        for name, value in self.info.model.to_dict().items():
-            if value != wanted[name]:
+        wanted = config.to_full_dict()
+        for name, value in self.info.model.to_full_dict().items():
+            if value != wanted[name] and name not in _OF_NEW_MODELS:
                 raise CheckpointError(
                     f"{self.path} has {name} {value}, but the model has {name} {wanted[name]}"
                 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..dialect_options import given_switches
 from ..errors import Failure
 from ..screen.formats import duration
 from ..texts import STANDARD_INPUT, TextRequest, absolute_sources
@@ -158,33 +159,50 @@ def refuse_new_shape(
     what: str = "this run",
     way_out: str = "start a new run without --resume",
 ) -> None:
-    """Options of the weights' shape may be repeated beside --resume, but not changed.
+    """Options of the weights' shape and dialect may be repeated beside --resume, but not changed.
 
     Raises:
         Failure: one of them differs from what was recorded.
     """
-    recorded: dict[str, Any] = dict(info.model.to_dict())
+    recorded: dict[str, Any] = dict(info.model.to_full_dict())
     recorded["tokenizer"] = info.tokenizer.get("name", "")
     wanted = {name: options[name] for name in (*_SHAPE, "tokenizer")}
     if wanted["tokenizer"] == "auto":
         wanted["tokenizer"] = None
-    if options["preset"] is not None:
-        from andrea.planning.shapes import preset_sizes
-
-        for name, size in preset_sizes(options["preset"]).items():
-            if size and recorded[name] != size:
+    given = given_switches(options)
+    for flag, settings in _named(options, info.model):
+        for name, value in settings.items():
+            if name not in given and recorded[name] != value:
                 raise Failure(
-                    f"--preset {options['preset']} has {name} {size}, {what} "
-                    f"{_has(what)} {recorded[name]}, and weights cannot change shape: leave it "
-                    f"out, or {way_out}"
+                    f"{flag} has {name} {_shown(value)}, {what} "
+                    f"{_has(what)} {_shown(recorded[name])}, and weights cannot change shape: "
+                    f"leave it out, or {way_out}"
                 )
-    for name, value in wanted.items():
+    for name, value in (wanted | given).items():
         if value is not None and value != recorded[name]:
             flag = "--" + name.replace("_", "-")
             raise Failure(
-                f"{flag} is {recorded[name]} in {what} and cannot become {value}, since the "
-                f"weights were made for that: leave it out, or {way_out}"
+                f"{flag} is {_shown(recorded[name])} in {what} and cannot become "
+                f"{_shown(value)}, since the weights were made for that: leave it out, or {way_out}"
             )
+
+
+def _named(options: Mapping[str, Any], model: ModelConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What --preset and --dialect ask for: sizes, and a whole dialect."""
+    from andrea.config import DIALECT_SETTINGS, ModelConfig
+    from andrea.planning.dialects import chosen_dialect, preset_sizes
+
+    preset, dialect = options["preset"], options["dialect"]
+    if preset is not None:
+        sizes = {name: size for name, size in preset_sizes(preset).items() if name in _SHAPE}
+        yield f"--preset {preset}", {name: size for name, size in sizes.items() if size}
+    if preset is not None or dialect is not None:
+        sizes = {name: getattr(model, name) for name in _SHAPE}
+        asked = ModelConfig(**sizes, **chosen_dialect(preset, dialect, {})).to_full_dict()
+        if preset is None:
+            del asked["mlp_dim"]  # a size, of which a dialect says nothing
+        flag = f"--preset {preset}" if dialect is None else f"--dialect {dialect}"
+        yield flag, {name: asked[name] for name in DIALECT_SETTINGS if name in asked}
 
 
 def _has(what: str) -> str:

@@ -32,10 +32,10 @@ class Weights:
     path: str
     steps: int | None
 
-    def shape(self, block_size: int | None) -> dict[str, int]:
-        """The sizes that a model for them has, the vocabulary aside, which the tokenizer has; the
-        context is the one that is asked for."""
-        sizes = self.opened.config.to_dict()
+    def shape(self, block_size: int | None) -> dict[str, Any]:
+        """The settings that a model for them has, the vocabulary aside, which the tokenizer has;
+        the context is the one that is asked for."""
+        sizes = self.opened.config.to_full_dict()
         del sizes["vocab_size"]
         return sizes if block_size is None else sizes | {"block_size": block_size}
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..dialect_options import given_switches
 from ..screen.display import Display
 from ..texts import (
     TextRequest,
@@ -155,12 +156,13 @@ def _choices(options: Mapping[str, Any], weights: Weights | None) -> Choices:
     from andrea.planning.choices import Choices
 
     names = {field.name for field in dataclasses.fields(Choices)} & set(options)
-    fixed = {name: options[name] for name in names}
+    fixed = {name: options[name] for name in names} | given_switches(options)
     fixed["seed"] = options["seed"] or 0
     if options["until"] is not None:
         fixed["seconds"] = seconds_until(options["until"])
     if weights is not None:
-        fixed |= weights.shape(options["block_size"]) | {"preset": None, "is_tuning": True}
+        fixed |= weights.shape(options["block_size"])
+        fixed |= {"preset": None, "dialect": None, "is_tuning": True}
     return Choices(**fixed)
 
 

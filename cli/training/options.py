@@ -152,7 +152,8 @@ model_options = stack(
         section="Model",
         metavar="NAME",
         shell_complete=complete_presets,
-        help="Sizes of a model of the family: andrea-nano, andrea-12m, andrea-120m, andrea-480m.",
+        help="Sizes of a known model: andrea-nano, andrea-12m, andrea-120m, andrea-480m, gpt2 or "
+        "microgpt, which has its own dialect, too.",
     ),
     option("--n-layer", section="Model", type=at_least_1, help="Blocks."),
     option("--n-head", section="Model", type=at_least_1, help="Attention heads; divide the width."),

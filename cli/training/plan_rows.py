@@ -50,6 +50,17 @@ def shape(config: ModelConfig) -> str:
     )
 
 
+def model_rows(config: ModelConfig, parameters: int) -> Rows:
+    """What a model is, and what of it is not GPT-2's."""
+    from andrea.planning.dialects import describe_dialect
+
+    dialect = describe_dialect(config)
+    return [
+        ("model", f"{shape(config)}: {parameters:,} parameters"),
+        *([("dialect", dialect)] if dialect else []),
+    ]
+
+
 def memory_text(memory: dict[str, int]) -> str:
     """The total and its parts, small ones left out."""
     parts = [
@@ -91,7 +102,7 @@ def plan_rows(plan: Plan, resources: Resources, now: datetime.datetime) -> Rows:
     if train.accumulate > 1:
         block = f"{train.accumulate} x {block}"
     rows = [
-        ("model", f"{shape(plan.model)}: {plan.parameters:,} parameters"),
+        *model_rows(plan.model, plan.parameters),
         *resource_rows(resources),
     ]
     if plan.seconds_per_step is None:

@@ -14,7 +14,7 @@ from ..texts import TextRequest, data_record, prepare_text, text_rows
 from . import about_run, config_file
 from .changes import Changes, rate_change, refuse_new_shape
 from .follow import Session, go_on, shell_path
-from .plan_rows import machine_row, resource_rows, shape
+from .plan_rows import machine_row, model_rows, resource_rows
 from .resources import Resources
 from .settings import refusal
 from .signals import StopSignals
@@ -71,7 +71,7 @@ def start(options: Mapping[str, Any], display: Display, stop: StopSignals) -> in
                 [
                     machine_row(model, record["device"]),
                     *text_rows(request, data),
-                    ("model", f"{shape(model.config)}: {model.num_parameters:,} parameters"),
+                    *model_rows(model.config, model.num_parameters),
                     *resource_rows(resources),
                     ("training", _remaining(config, state)),
                     *(("changed", text) for text in changes.told),

@@ -8,18 +8,23 @@ from typing import Any
 
 import click
 
+from ..dialect_options import ALL_BIASES, SWITCHES
 from ..errors import Failure
 from ..option_kinds import WORDS
 
 # One of these says when a run ends.
 BUDGETS = ("seconds", "until", "steps", "tokens", "epochs")
 _SHAPE = ("preset", "init_from", "n_layer", "n_head", "n_embd", "block_size")
+_DIALECT = ("dialect", "bias", *SWITCHES)
 # What is given on one side -> what the sides below have no say in any more.
 _EXCLUDES: dict[str, tuple[str, ...]] = {
     **{name: BUDGETS for name in BUDGETS},
-    "preset": (*_SHAPE, "tokenizer", "vocab_size"),
-    "init_from": (*_SHAPE, "tokenizer", "vocab_size"),
-    "n_embd": ("n_head",),
+    "preset": (*_SHAPE, *_DIALECT, "tokenizer", "vocab_size"),
+    "init_from": (*_SHAPE, *_DIALECT, "tokenizer", "vocab_size"),
+    "n_embd": ("n_head", "mlp_dim"),
+    # The MLP's width is a size.
+    "dialect": tuple(name for name in _DIALECT if name != "mlp_dim"),
+    "bias": ALL_BIASES,
     "tokenizer": ("vocab_size",),
 }
 _ALONE = ("config", "recipe", "init_from")
