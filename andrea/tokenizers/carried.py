@@ -6,7 +6,8 @@ For models that were made by other programs; checkpoints carry the whole file.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from andrea.errors import TokenizerError
 from andrea.tokenizers.base import Tokenizer, well_formed
 from andrea.tokenizers.bpe import byte_symbols
+from andrea.tokenizers.description import check_description
 from andrea.tokenizers.words import cut_between_words, pieces_between_words
 
 # Longer texts are encoded in pieces of this many characters.
@@ -38,12 +40,13 @@ class CarriedTokenizer(Tokenizer):
         """Take the parsed tokenizer.json, the model's vocabulary, and the token between documents.
 
         Raises:
-            TokenizerError: it is no tokenizer, its tokens are not made of bytes, or they are not in
-                the vocabulary.
+            TokenizerError: it is no byte-level BPE, its tokens are not made of bytes, or they are
+                not in the vocabulary.
         """
+        check_description(description)
         self.description = description
         self._library = _library_of(description)
-        table = _token_table(self._library, description, vocab_size)
+        table = _token_table(self._library, vocab_size)
         if not 0 <= beginning_of_document < vocab_size:
             raise TokenizerError(
                 f"the token between documents is {beginning_of_document}, "
@@ -57,13 +60,18 @@ class CarriedTokenizer(Tokenizer):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Return the tokens of each text, on all cores."""
+        """Return the tokens of each text, on all cores.
+
+        Raises:
+            TokenizerError: the file's patterns fail on one of them.
+        """
         pieces = [pieces_between_words(well_formed(text), _PIECE) for text in texts]
-        encodings = iter(
-            self._library.encode_batch_fast(
-                [piece for of_text in pieces for piece in of_text], add_special_tokens=False
+        with _library_errors("can't make tokens of this text"):
+            encodings = iter(
+                self._library.encode_batch_fast(
+                    [piece for of_text in pieces for piece in of_text], add_special_tokens=False
+                )
             )
-        )
         return [
             np.concatenate([np.array(next(encodings).ids, dtype=np.int32) for _ in of_text])
             for of_text in pieces
@@ -106,28 +114,28 @@ class CarriedTokenizer(Tokenizer):
         return CarriedTokenizer, (self.description, self.vocab_size, self.beginning_of_document)
 
 
-def _library_of(description: Mapping[str, Any]) -> library.Tokenizer:
+@contextmanager
+def _library_errors(what: str) -> Iterator[None]:
+    """Whatever the library says is an error of the tokenizer.json."""
     try:
-        made = library.Tokenizer.from_str(json.dumps(description))
-        made.no_truncation()
-        made.no_padding()
+        yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a panic of the library is no Exception
         seen = " ".join(str(error).split())
-        raise TokenizerError(f"the tokenizer.json can't be used: {seen:.200}") from None
+        raise TokenizerError(f"the tokenizer.json {what}: {seen:.200}") from None
+
+
+def _library_of(description: Mapping[str, Any]) -> library.Tokenizer:
+    with _library_errors("can't be used"):
+        made = library.Tokenizer.from_str(json.dumps(description))
+        made.no_truncation()
+        made.no_padding()
     return made
 
 
-def _token_table(
-    made: library.Tokenizer, description: Mapping[str, Any], vocab_size: int
-) -> list[bytes]:
+def _token_table(made: library.Tokenizer, vocab_size: int) -> list[bytes]:
     """The bytes of each token of the vocabulary; special tokens stand for none."""
-    if not _is_byte_level(description.get("decoder")):
-        raise TokenizerError(
-            "the tokenizer.json is not byte-level, so its tokens stand for no bytes of their own; "
-            "Andrea reads the byte-level ones, as GPT-2's"
-        )
     vocabulary: dict[str, int] = made.get_vocab(with_added_tokens=True)
     highest = max(vocabulary.values(), default=-1)
     if highest >= vocab_size:
@@ -159,13 +167,12 @@ def _token_table(
             raise TokenizerError(
                 f"the tokenizer.json has a token {content!r:.40} that is not made of bytes"
             ) from None
+    token_of: dict[int, str] = {}
+    for content, token in vocabulary.items():
+        other = token_of.setdefault(token, content)
+        if other != content:
+            raise TokenizerError(
+                f"the tokenizer.json gives one number, {token}, to two tokens: "
+                f"{min(other, content)!r:.40} and {max(other, content)!r:.40}"
+            )
     return table
-
-
-def _is_byte_level(decoder: Any) -> bool:
-    if not isinstance(decoder, Mapping):
-        return False
-    if decoder.get("type") == "Sequence":
-        parts = decoder.get("decoders")
-        return isinstance(parts, list) and len(parts) == 1 and _is_byte_level(parts[0])
-    return decoder.get("type") == "ByteLevel"
