@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import math
 
 import numpy as np
 import pytest
 
+import andrea
+from andrea.config import DIALECTS as NAMED_DIALECTS
+from dialects import DIALECTS, Dialect, config_of
 from reference import adamw, complex_step, gpt, ops
 from reference.compare import MEASURED, assert_close, relative_error
 from reference.ops import Array
@@ -16,10 +19,8 @@ TOLERANCE = 1e-10
 
 def shape(
     vocab_size: int = 11, block_size: int = 6, n_layer: int = 2, n_head: int = 2, n_embd: int = 6
-) -> SimpleNamespace:
-    return SimpleNamespace(
-        vocab_size=vocab_size, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=n_embd
-    )
+) -> andrea.ModelConfig:
+    return andrea.ModelConfig(vocab_size, block_size, n_layer, n_head, n_embd)
 
 
 CONFIGS = {
@@ -33,7 +34,9 @@ CONFIGS = {
 }
 
 
-def batch_for(config: SimpleNamespace, rows: int, rng: np.random.Generator) -> tuple[Array, Array]:
+def batch_for(
+    config: andrea.ModelConfig, rows: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
     """Tokens and targets (rows, block_size); about a third of the targets is ignored."""
     size = (rows, config.block_size)
     targets = rng.integers(0, config.vocab_size, size)
@@ -44,7 +47,11 @@ def batch_for(config: SimpleNamespace, rows: int, rng: np.random.Generator) -> t
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients_of_all_coordinates(name: str) -> None:
-    config, rng = CONFIGS[name], np.random.default_rng(30)
+    check_all_coordinates(CONFIGS[name])
+
+
+def check_all_coordinates(config: andrea.ModelConfig) -> None:
+    rng = np.random.default_rng(30)
     parameters = gpt.init_parameters(config, rng, spread=0.4)
     tokens, targets = batch_for(config, 3, rng)
     _, _, gradients = gpt.loss_and_gradients(parameters, config, tokens, targets)
@@ -59,13 +66,20 @@ def test_gradients_of_all_coordinates(name: str) -> None:
         assert_close(tensor, gradient, measured, TOLERANCE)
 
 
-def test_gradients_of_a_wider_model_along_random_directions() -> None:
-    config, rng = shape(65, 24, 3, 4, 48), np.random.default_rng(31)
-    parameters = gpt.init_parameters(config, rng, spread=0.15)
+@pytest.mark.parametrize("name", [*DIALECTS, "microgpt"])
+def test_gradients_of_all_coordinates_in_a_dialect(name: str) -> None:
+    dialect = DIALECTS.get(name, NAMED_DIALECTS["microgpt"])
+    check_all_coordinates(config_of({**dialect, "mlp_dim": 5}, (7, 4, 2, 2, 4)))
+
+
+def check_directions(
+    config: andrea.ModelConfig, rng: np.random.Generator, spread: float, number: int
+) -> None:
+    parameters = gpt.init_parameters(config, rng, spread)
     tokens, targets = batch_for(config, 2, rng)
     _, _, gradients = gpt.loss_and_gradients(parameters, config, tokens, targets)
     for tensor, gradient in gradients.items():
-        directions = rng.standard_normal((6, *gradient.shape))
+        directions = rng.standard_normal((number, *gradient.shape))
         measured = [
             complex_step.directional(
                 lambda moved: gpt.loss({**parameters, **moved}, config, tokens, targets),
@@ -78,8 +92,21 @@ def test_gradients_of_a_wider_model_along_random_directions() -> None:
         assert_close(tensor, analytic, measured, TOLERANCE)
 
 
+def test_gradients_of_a_wider_model_along_random_directions() -> None:
+    check_directions(shape(65, 24, 3, 4, 48), np.random.default_rng(31), 0.15, number=6)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_parameter_of_a_dialect_matters(name: str) -> None:
+    check_every_parameter_matters(config_of(DIALECTS[name]))
+
+
 def test_every_parameter_matters() -> None:
-    config, rng = shape(), np.random.default_rng(32)
+    check_every_parameter_matters(shape())
+
+
+def check_every_parameter_matters(config: andrea.ModelConfig) -> None:
+    rng = np.random.default_rng(32)
     parameters = gpt.init_parameters(config, rng, spread=0.3)
     tokens, targets = batch_for(config, 2, rng)
     _, _, gradients = gpt.loss_and_gradients(parameters, config, tokens, targets)
@@ -88,13 +115,32 @@ def test_every_parameter_matters() -> None:
         assert not np.isin(parameters[name], (0.0, 1.0)).any(), name
 
 
-def test_parameter_count_of_the_family() -> None:
-    for values, count in [
-        ((8449, 1024, 12, 12, 768), 92_331_264),
-        ((8449, 1024, 0, 12, 768), 92_331_264 - 12 * 7_087_872),
-    ]:
-        shapes = gpt.parameter_shapes(shape(*values))
-        assert sum(int(np.prod(size)) for size in shapes.values()) == count
+# Layouts of the family's shapes and their parameters; its published files fit the last two.
+NO_BIASES: Dialect = dict(attn_bias=False, mlp_bias=False)
+LAYOUTS: dict[int, tuple[str, Dialect]] = {
+    92_331_264: ("andrea-120m", {}),
+    92_294_400: ("andrea-120m", dict(attn_bias=False)),
+    98_820_096: ("andrea-120m", dict(tie_embeddings=False)),
+    98_737_152: ("andrea-120m", dict(tie_embeddings=False, **NO_BIASES)),
+    98_698_752: ("andrea-120m", dict(tie_embeddings=False, norm_affine=False, **NO_BIASES)),
+    12_780_288: ("andrea-12m", NAMED_DIALECTS["microgpt"]),
+}
+
+
+@pytest.mark.parametrize("count", LAYOUTS)
+def test_parameter_counts_of_the_family(count: int) -> None:
+    preset, dialect = LAYOUTS[count]
+    config = andrea.ModelConfig(**{**andrea.PRESETS[preset], **dialect})
+    assert sum(math.prod(size) for size in gpt.parameter_shapes(config).values()) == count
+
+
+def test_names_and_order_of_a_dialect() -> None:
+    """Its own tensors have GPT-2's places: the head beside the tables, the norm after them."""
+    config = config_of(dict(tie_embeddings=False, embedding_norm=True, norm="rmsnorm"))
+    names = list(gpt.parameter_shapes(config))
+    assert names[:4] == ["wte.weight", "wpe.weight", "lm_head.weight", "ln_emb.weight"]
+    assert names[4:6] == ["h.0.ln_1.weight", "h.0.attn.c_attn.weight"]
+    assert names[-1] == "ln_f.weight"
 
 
 def test_changing_a_token_leaves_earlier_logits_alone() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from reference import complex_step, ops
+from reference import activations, complex_step, ops
 from reference.compare import assert_close
 from reference.ops import Array
 
@@ -81,6 +81,37 @@ def test_layer_norm_gradients(rng: np.random.Generator, shape: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_layer_norm_gradients_without_gain_and_bias(
+    rng: np.random.Generator, shape: tuple[int, int]
+) -> None:
+    inputs = {"x": 2.0 + 3.0 * rng.standard_normal(shape)}
+    _, mean, rstd = ops.layer_norm_forward(**inputs)
+    check_gradients(
+        lambda x: ops.layer_norm_forward(x)[0],
+        inputs,
+        lambda dout: ops.layer_norm_backward(dout, inputs["x"], mean, rstd)[:1],
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("with_gain", [True, False])
+def test_rms_norm_gradients(
+    rng: np.random.Generator, shape: tuple[int, int], with_gain: bool
+) -> None:
+    inputs = {"x": 2.0 + 3.0 * rng.standard_normal(shape)}
+    if with_gain:
+        inputs["gamma"] = 1.0 + rng.standard_normal(shape[1])
+    _, rstd = ops.rms_norm_forward(**inputs)
+    check_gradients(
+        lambda **moved: ops.rms_norm_forward(**moved)[0],
+        inputs,
+        lambda dout: ops.rms_norm_backward(dout, inputs["x"], rstd, inputs.get("gamma"))[
+            : len(inputs)
+        ],
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("outputs", [1, 6])
 def test_linear_gradients(rng: np.random.Generator, shape: tuple[int, int], outputs: int) -> None:
     inputs = {
@@ -95,9 +126,16 @@ def test_linear_gradients(rng: np.random.Generator, shape: tuple[int, int], outp
     )
 
 
-def test_gelu_gradients() -> None:
+@pytest.mark.parametrize("name", activations.NAMES)
+def test_activation_gradients(rng: np.random.Generator, name: str) -> None:
     x = np.concatenate([np.linspace(-12.0, 12.0, 97), [0.0, 1e-8, -1e-8, 40.0, -40.0]])
-    check_gradients(ops.gelu_forward, {"x": x}, lambda dout: (ops.gelu_backward(dout, x),))
+    if name == "swiglu":
+        x = np.stack([x, rng.standard_normal(x.size)], axis=-1).reshape(-1, 2)
+    check_gradients(
+        lambda x: activations.forward(name, x),
+        {"x": x},
+        lambda dout: (activations.backward(name, dout, x),),
+    )
 
 
 def test_residual_gradients(rng: np.random.Generator) -> None:
@@ -136,13 +174,46 @@ def test_cross_entropy_gradients(rng: np.random.Generator, targets: list[list[in
     assert not analytic[wanted == -1].any()
 
 
+def test_erfc_is_that_of_the_standard_library() -> None:
+    """Where the complex step takes it the imaginary part says nothing new: what counts is the real
+    one, on both sides of every border between its formulas."""
+    x = np.concatenate([np.linspace(-6.0, 26.0, 3201), [-1.5, 1.5, np.nextafter(1.5, 0), -30.0]])
+    exact = np.array([math.erfc(value) for value in x])
+    for found in (activations.erfc(x), activations.erfc(x + 1e-30j).real):
+        np.testing.assert_allclose(found, exact, rtol=2e-13)
+
+
 def test_gelu_facts() -> None:
-    assert ops.gelu_forward(np.zeros(1))[0] == 0.0
     x = np.linspace(-20.0, 20.0, 40001)
     exact = np.array([0.5 * value * (1.0 + math.erf(value / math.sqrt(2.0))) for value in x])
-    assert np.abs(ops.gelu_forward(x) - exact).max() < 1e-3
-    assert_close("large positive", ops.gelu_forward(np.array([30.0])), [30.0], 0.0)
-    assert_close("large negative", ops.gelu_forward(np.array([-30.0])), [0.0], 1e-15)
+    assert np.abs(activations.gelu_forward(x) - exact).max() < 1e-3
+    assert np.abs(activations.gelu_erf_forward(x) - exact).max() < 1e-14
+    for gelu in (activations.gelu_forward, activations.gelu_erf_forward):
+        assert gelu(np.zeros(1))[0] == 0.0
+        assert_close("large positive", gelu(np.array([30.0])), [30.0], 0.0)
+        assert_close("large negative", gelu(np.array([-30.0])), [0.0], 1e-15)
+
+
+def test_relu_and_gate_facts() -> None:
+    x = np.array([-2.0, -0.0, 0.0, 3.0])
+    assert activations.relu_forward(x).tolist() == [0.0, 0.0, 0.0, 3.0]
+    assert activations.relu2_forward(x).tolist() == [0.0, 0.0, 0.0, 9.0]
+    assert activations.relu_backward(np.full(4, 5.0), x).tolist() == [0.0, 0.0, 0.0, 5.0]
+    with np.errstate(all="raise", under="ignore"):
+        assert activations.sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
+    # A gate of 0 lets nothing through, a large one 1 times itself.
+    gates_then_passed = np.array([[0.0, 50.0, -50.0, 7.0, 3.0, 7.0]])
+    assert_close("out", activations.swiglu_forward(gates_then_passed), [[0.0, 150.0, 0.0]], 1e-15)
+
+
+def test_rms_norm_is_layer_norm_of_what_is_centred(rng: np.random.Generator) -> None:
+    x = 3.0 * rng.standard_normal((4, 9))
+    centred = x - x.mean(axis=-1, keepdims=True)
+    out, _, rstd = ops.layer_norm_forward(x)
+    same, same_rstd = ops.rms_norm_forward(centred)
+    assert_close("out", same, out, 1e-14)
+    assert_close("rstd", same_rstd, rstd, 1e-14)
+    assert_close("root mean square", np.sqrt((same**2).mean(axis=-1)), np.ones(4), 1e-5)
 
 
 @settings(deadline=None, max_examples=50)

@@ -1,22 +1,25 @@
 """The whole GPT in NumPy: loss, logits and every gradient, by GPT-2's parameter names.
 
-For tests of the engine's model; proved by complex-step derivatives in test_reference_gpt.py.
+For tests of the engine's model; proved by complex-step derivatives in test_reference_gpt.py. All
+dialects are here: what a configuration switches is read from it by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from . import ops
+from . import activations, ops
 from .ops import Array
 
 Parameters = dict[str, Array]
 
 
 class Config(Protocol):
-    """The shape of a model; andrea.ModelConfig is one."""
+    """The shape of a model and its dialect; andrea.ModelConfig is one, and says what each means."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -28,31 +31,64 @@ class Config(Protocol):
     def n_head(self) -> int: ...
     @property
     def n_embd(self) -> int: ...
+    @property
+    def mlp_dim(self) -> int: ...
+    @property
+    def norm(self) -> str: ...
+    @property
+    def norm_affine(self) -> bool: ...
+    @property
+    def norm_position(self) -> str: ...
+    @property
+    def residual(self) -> bool: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def attn_bias(self) -> bool: ...
+    @property
+    def mlp_bias(self) -> bool: ...
+    @property
+    def tie_embeddings(self) -> bool: ...
+    @property
+    def final_norm(self) -> bool: ...
+    @property
+    def embedding_norm(self) -> bool: ...
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Name and shape of every parameter, in the order of the engine's tensor table."""
     width = config.n_embd
-    shapes: dict[str, tuple[int, ...]] = {
-        "wte.weight": (config.vocab_size, width),
-        "wpe.weight": (config.block_size, width),
-    }
-    for layer in range(config.n_layer):
-        h = f"h.{layer}"
-        shapes[f"{h}.ln_1.weight"] = (width,)
-        shapes[f"{h}.ln_1.bias"] = (width,)
-        shapes[f"{h}.attn.c_attn.weight"] = (3 * width, width)
-        shapes[f"{h}.attn.c_attn.bias"] = (3 * width,)
-        shapes[f"{h}.attn.c_proj.weight"] = (width, width)
-        shapes[f"{h}.attn.c_proj.bias"] = (width,)
-        shapes[f"{h}.ln_2.weight"] = (width,)
-        shapes[f"{h}.ln_2.bias"] = (width,)
-        shapes[f"{h}.mlp.c_fc.weight"] = (4 * width, width)
-        shapes[f"{h}.mlp.c_fc.bias"] = (4 * width,)
-        shapes[f"{h}.mlp.c_proj.weight"] = (width, 4 * width)
-        shapes[f"{h}.mlp.c_proj.bias"] = (width,)
-    shapes["ln_f.weight"] = (width,)
-    shapes["ln_f.bias"] = (width,)
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def norm(name: str) -> None:
+        if config.norm_affine:
+            shapes[f"{name}.weight"] = (width,)
+        if config.norm_affine and config.norm == "layernorm":
+            shapes[f"{name}.bias"] = (width,)
+
+    def linear(name: str, outputs: int, inputs: int, has_bias: bool) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        if has_bias:
+            shapes[f"{name}.bias"] = (outputs,)
+
+    linear("wte", config.vocab_size, width, False)
+    linear("wpe", config.block_size, width, False)
+    if not config.tie_embeddings:
+        linear("lm_head", config.vocab_size, width, False)
+    if config.embedding_norm:
+        norm("ln_emb")
+    hidden = 2 * config.mlp_dim if config.activation == "swiglu" else config.mlp_dim
+    for h in _blocks(config):
+        if config.norm_position != "none":
+            norm(f"{h}.ln_1")
+        linear(f"{h}.attn.c_attn", 3 * width, width, config.attn_bias)
+        linear(f"{h}.attn.c_proj", width, width, config.attn_bias)
+        if config.norm_position != "none":
+            norm(f"{h}.ln_2")
+        linear(f"{h}.mlp.c_fc", hidden, width, config.mlp_bias)
+        linear(f"{h}.mlp.c_proj", width, config.mlp_dim, config.mlp_bias)
+    if config.final_norm:
+        norm("ln_f")
     return shapes
 
 
@@ -123,32 +159,100 @@ def _context(config: Config, before: list[int], fed: list[int]) -> list[int]:
     return context
 
 
+class _Layers:
+    """The layers that come up again and again, forward and backward.
+
+    Forward saves each layer's input under its name; backward finds it there, and leaves the
+    gradients of the layer's own parameters in `found`.
+    """
+
+    def __init__(self, parameters: Parameters, config: Config, saved: dict[str, Array]) -> None:
+        self.p, self.config, self.saved = parameters, config, saved
+        self.found: Parameters = {}
+
+    def norm(self, name: str, x: Array) -> Array:
+        self.saved[name] = x
+        gamma, beta = self.p.get(f"{name}.weight"), self.p.get(f"{name}.bias")
+        if self.config.norm == "rmsnorm":
+            return ops.rms_norm_forward(x, gamma)[0]
+        return ops.layer_norm_forward(x, gamma, beta)[0]
+
+    def norm_backward(self, name: str, dout: Array) -> Array:
+        x, gamma = self.saved[name], self.p.get(f"{name}.weight")
+        if self.config.norm == "rmsnorm":
+            dx, dgamma = ops.rms_norm_backward(dout, x, ops.rms_norm_forward(x)[1], gamma)
+            self._keep(name, dgamma)
+        else:
+            _, mean, rstd = ops.layer_norm_forward(x)
+            dx, dgamma, dbeta = ops.layer_norm_backward(dout, x, mean, rstd, gamma)
+            self._keep(name, dgamma, dbeta)
+        return dx
+
+    def linear(self, name: str, x: Array) -> Array:
+        self.saved[name] = x
+        return ops.linear_forward(x, self.p[f"{name}.weight"], self.p.get(f"{name}.bias"))
+
+    def linear_backward(self, name: str, dout: Array) -> Array:
+        dx, dweight, dbias = ops.linear_backward(dout, self.saved[name], self.p[f"{name}.weight"])
+        self._keep(name, dweight, dbias)
+        return dx
+
+    def sublayer(self, norm: str, x: Array, layer: Callable[[Array], Array]) -> Array:
+        """Attention or MLP, with what the dialect puts around it."""
+        position = self.config.norm_position
+        delta = layer(self.norm(norm, x) if position == "pre" else x)
+        x = ops.residual_forward(x, delta) if self.config.residual else delta
+        return self.norm(norm, x) if position == "post" else x
+
+    def sublayer_backward(
+        self, norm: str, dx: Array, layer_backward: Callable[[Array], Array]
+    ) -> Array:
+        position = self.config.norm_position
+        if position == "post":
+            dx = self.norm_backward(norm, dx)
+        beside, ddelta = ops.residual_backward(dx)
+        through = layer_backward(ddelta)
+        if position == "pre":
+            through = self.norm_backward(norm, through)
+        return beside + through if self.config.residual else through
+
+    def _keep(self, name: str, dweight: Array, dbias: Array | None = None) -> None:
+        """Of gradients, those of parameters that the dialect has."""
+        for part, gradient in (("weight", dweight), ("bias", dbias)):
+            if gradient is not None and f"{name}.{part}" in self.p:
+                self.found[f"{name}.{part}"] = gradient
+
+
+def _head(config: Config) -> str:
+    return "wte.weight" if config.tie_embeddings else "lm_head.weight"
+
+
 def _forward(
     parameters: Parameters, config: Config, tokens: Array
 ) -> tuple[Array, dict[str, Array]]:
     """Logits, and each op's input by the name of the layer it enters."""
     p = parameters
     saved: dict[str, Array] = {}
+    of = _Layers(parameters, config, saved)
 
-    def norm(name: str, x: Array) -> Array:
-        saved[name] = x
-        return ops.layer_norm_forward(x, p[f"{name}.weight"], p[f"{name}.bias"])[0]
+    def attention(h: str, x: Array) -> Array:
+        saved[f"{h}.qkv"] = of.linear(f"{h}.attn.c_attn", x)
+        mixed, _ = ops.attention_forward(saved[f"{h}.qkv"], config.n_head)
+        return of.linear(f"{h}.attn.c_proj", mixed)
 
-    def linear(name: str, x: Array) -> Array:
-        saved[name] = x
-        return ops.linear_forward(x, p[f"{name}.weight"], p[f"{name}.bias"])
+    def mlp(h: str, x: Array) -> Array:
+        saved[f"{h}.hidden"] = of.linear(f"{h}.mlp.c_fc", x)
+        activated = activations.forward(config.activation, saved[f"{h}.hidden"])
+        return of.linear(f"{h}.mlp.c_proj", activated)
 
     x = ops.embedding_forward(tokens, p["wte.weight"], p["wpe.weight"])
-    for layer in range(config.n_layer):
-        h = f"h.{layer}"
-        saved[f"{h}.qkv"] = linear(f"{h}.attn.c_attn", norm(f"{h}.ln_1", x))
-        mixed, _ = ops.attention_forward(saved[f"{h}.qkv"], config.n_head)
-        x = ops.residual_forward(x, linear(f"{h}.attn.c_proj", mixed))
-        saved[f"{h}.hidden"] = linear(f"{h}.mlp.c_fc", norm(f"{h}.ln_2", x))
-        activated = ops.gelu_forward(saved[f"{h}.hidden"])
-        x = ops.residual_forward(x, linear(f"{h}.mlp.c_proj", activated))
-    saved["head"] = norm("ln_f", x)
-    return ops.head_forward(saved["head"], p["wte.weight"]), saved
+    if config.embedding_norm:
+        x = of.norm("ln_emb", x)
+    for h in _blocks(config):
+        x = of.sublayer(f"{h}.ln_1", x, partial(attention, h))
+        x = of.sublayer(f"{h}.ln_2", x, partial(mlp, h))
+    saved["head"] = of.norm("ln_f", x) if config.final_norm else x
+    return ops.head_forward(saved["head"], p[_head(config)]), saved
 
 
 def _backward(
@@ -160,33 +264,33 @@ def _backward(
 ) -> Parameters:
     """Mirror of _forward; gradients in the order of the tensor table."""
     p = parameters
-    found: Parameters = {}
+    of = _Layers(parameters, config, saved)
 
-    def norm(name: str, dout: Array) -> Array:
-        gamma, x = p[f"{name}.weight"], saved[name]
-        _, mean, rstd = ops.layer_norm_forward(x, gamma, p[f"{name}.bias"])
-        dx, found[f"{name}.weight"], found[f"{name}.bias"] = ops.layer_norm_backward(
-            dout, x, mean, rstd, gamma
-        )
-        return dx
-
-    def linear(name: str, dout: Array) -> Array:
-        dx, found[f"{name}.weight"], found[f"{name}.bias"] = ops.linear_backward(
-            dout, saved[name], p[f"{name}.weight"]
-        )
-        return dx
-
-    dhead, dwte_head = ops.head_backward(dlogits, saved["head"], p["wte.weight"])
-    dx = norm("ln_f", dhead)
-    for layer in reversed(range(config.n_layer)):
-        h = f"h.{layer}"
-        dx, ddelta = ops.residual_backward(dx)
-        dhidden = ops.gelu_backward(linear(f"{h}.mlp.c_proj", ddelta), saved[f"{h}.hidden"])
-        dx = dx + norm(f"{h}.ln_2", linear(f"{h}.mlp.c_fc", dhidden))
-        dx, ddelta = ops.residual_backward(dx)
-        dmixed = linear(f"{h}.attn.c_proj", ddelta)
+    def attention(h: str, ddelta: Array) -> Array:
+        dmixed = of.linear_backward(f"{h}.attn.c_proj", ddelta)
         dqkv = ops.attention_backward(dmixed, saved[f"{h}.qkv"], config.n_head)
-        dx = dx + norm(f"{h}.ln_1", linear(f"{h}.attn.c_attn", dqkv))
-    dwte, found["wpe.weight"] = ops.embedding_backward(dx, tokens, p["wte.weight"], p["wpe.weight"])
-    found["wte.weight"] = dwte + dwte_head
+        return of.linear_backward(f"{h}.attn.c_attn", dqkv)
+
+    def mlp(h: str, ddelta: Array) -> Array:
+        dactivated = of.linear_backward(f"{h}.mlp.c_proj", ddelta)
+        dhidden = activations.backward(config.activation, dactivated, saved[f"{h}.hidden"])
+        return of.linear_backward(f"{h}.mlp.c_fc", dhidden)
+
+    dx, dhead = ops.head_backward(dlogits, saved["head"], p[_head(config)])
+    if config.final_norm:
+        dx = of.norm_backward("ln_f", dx)
+    for h in reversed(_blocks(config)):
+        dx = of.sublayer_backward(f"{h}.ln_2", dx, partial(mlp, h))
+        dx = of.sublayer_backward(f"{h}.ln_1", dx, partial(attention, h))
+    if config.embedding_norm:
+        dx = of.norm_backward("ln_emb", dx)
+    found = of.found
+    found["wte.weight"], found["wpe.weight"] = ops.embedding_backward(
+        dx, tokens, p["wte.weight"], p["wpe.weight"]
+    )
+    found[_head(config)] = found.get(_head(config), 0.0) + dhead
     return {name: found[name] for name in parameter_shapes(config)}
+
+
+def _blocks(config: Config) -> list[str]:
+    return [f"h.{layer}" for layer in range(config.n_layer)]

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-LAYER_NORM_EPS = 1e-5
+NORM_EPS = 1e-5
 IGNORED_TARGET = -1
-_GELU_SCALE = np.sqrt(2.0 / np.pi)
-_GELU_CUBIC = 0.044715
 
 
 # --- embedding: out[b, t] = wte[tokens[b, t]] + wpe[t]
@@ -40,34 +38,70 @@ def embedding_backward(dout: Array, tokens: Array, wte: Array, wpe: Array) -> tu
 # --- layer norm: out = gamma * (x - mean) * rstd + beta, with rstd = 1 / sqrt(var + eps), per row
 
 
-def layer_norm_forward(x: Array, gamma: Array, beta: Array) -> tuple[Array, Array, Array]:
-    """Layer norm of each row (Ba et al. 2016), biased variance: x (..., C) -> (out, mean, rstd)."""
+def layer_norm_forward(
+    x: Array, gamma: Array | None = None, beta: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Layer norm of each row (Ba et al. 2016), biased variance: x (..., C) -> (out, mean, rstd).
+
+    gamma and beta (C) may be left out: 1 and 0.
+    """
     mean = x.mean(axis=-1)
     centred = x - mean[..., None]
-    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1) + LAYER_NORM_EPS)
-    return gamma * centred * rstd[..., None] + beta, mean, rstd
+    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1) + NORM_EPS)
+    return _scaled(centred * rstd[..., None], gamma) + (0.0 if beta is None else beta), mean, rstd
 
 
 def layer_norm_backward(
-    dout: Array, x: Array, mean: Array, rstd: Array, gamma: Array
+    dout: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Gradients (dx, dgamma, dbeta)."""
     normalized = (x - mean[..., None]) * rstd[..., None]
-    dnormalized = dout * gamma
+    dnormalized = _scaled(dout, gamma)
     along_row = (dnormalized * normalized).mean(axis=-1, keepdims=True)
     dx = rstd[..., None] * (
         dnormalized - dnormalized.mean(axis=-1, keepdims=True) - normalized * along_row
     )
-    rows = tuple(range(x.ndim - 1))
-    return dx, (dout * normalized).sum(axis=rows), dout.sum(axis=rows)
+    return dx, _sum_of_rows(dout * normalized), _sum_of_rows(dout)
+
+
+# --- RMSNorm: out = gamma * x * rstd, with rstd = 1 / sqrt(mean(x^2) + eps), per row
+
+
+def rms_norm_forward(x: Array, gamma: Array | None = None) -> tuple[Array, Array]:
+    """RMSNorm of each row (Zhang & Sennrich 2019): x (..., C) -> (out, rstd); no gamma (C) is 1."""
+    rstd = 1.0 / np.sqrt((x * x).mean(axis=-1) + NORM_EPS)
+    return _scaled(x * rstd[..., None], gamma), rstd
+
+
+def rms_norm_backward(
+    dout: Array, x: Array, rstd: Array, gamma: Array | None = None
+) -> tuple[Array, Array]:
+    """Gradients (dx, dgamma)."""
+    normalized = x * rstd[..., None]
+    dnormalized = _scaled(dout, gamma)
+    along_row = (dnormalized * normalized).mean(axis=-1, keepdims=True)
+    dx = rstd[..., None] * (dnormalized - normalized * along_row)
+    return dx, _sum_of_rows(dout * normalized)
+
+
+def _scaled(x: Array, gamma: Array | None) -> Array:
+    return x if gamma is None else gamma * x
+
+
+def _sum_of_rows(x: Array) -> Array:
+    return x.sum(axis=tuple(range(x.ndim - 1)))
 
 
 # --- linear: out = x W^T + b
 
 
-def linear_forward(x: Array, weight: Array, bias: Array) -> Array:
-    """Linear layer: x (..., inputs), weight (outputs, inputs), bias (outputs) -> (..., outputs)."""
-    return x @ weight.T + bias
+def linear_forward(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Linear layer: x (..., inputs), weight (outputs, inputs), bias (outputs) -> (..., outputs).
+
+    It may have no bias.
+    """
+    out = x @ weight.T
+    return out if bias is None else out + bias
 
 
 def linear_backward(dout: Array, x: Array, weight: Array) -> tuple[Array, Array, Array]:
@@ -75,21 +109,6 @@ def linear_backward(dout: Array, x: Array, weight: Array) -> tuple[Array, Array,
     dout_rows = dout.reshape(-1, dout.shape[-1])
     x_rows = x.reshape(-1, x.shape[-1])
     return dout @ weight, dout_rows.T @ x_rows, dout_rows.sum(axis=0)
-
-
-# --- gelu: out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-
-
-def gelu_forward(x: Array) -> Array:
-    """GELU in its tanh form (Hendrycks & Gimpel 2016), elementwise."""
-    return 0.5 * x * (1.0 + np.tanh(_GELU_SCALE * (x + _GELU_CUBIC * x * x * x)))
-
-
-def gelu_backward(dout: Array, x: Array) -> Array:
-    """Gradient dx."""
-    tanh = np.tanh(_GELU_SCALE * (x + _GELU_CUBIC * x * x * x))
-    dinner = _GELU_SCALE * (1.0 + 3.0 * _GELU_CUBIC * x * x)
-    return dout * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * dinner)
 
 
 # --- residual add: out = stream + delta
@@ -154,11 +173,11 @@ def _merge_heads(heads: Array) -> Array:
     return heads.transpose(0, 2, 1, 3).reshape(batch, length, n_head * head_dim)
 
 
-# --- tied head: logits = x wte^T
+# --- head: logits = x wte^T; untied, a matrix of its own is in wte's place
 
 
 def head_forward(x: Array, wte: Array) -> Array:
-    """Logits of the head, which shares the token embedding: x (..., C), wte (V, C) -> (..., V)."""
+    """Logits of the head: x (..., C), wte (V, C) -> (..., V)."""
     return x @ wte.T
 
 
