@@ -28,6 +28,7 @@ enum class DescAttribute : uint32_t {
 enum class EpilogueKind : uint32_t {
     none = 1,
     bias = 4,
+    gelu_aux = 32 | 128,           // aux = A B; D = gelu(aux)
     gelu_aux_bias = 32 | 128 | 4,  // aux = A B + bias; D = gelu(aux)
     gelu_backward = 64 | 128,      // D = A B gelu'(aux)
     bias_gradient_b = 512,         // bias = sums of B over the depth, one for each column of D

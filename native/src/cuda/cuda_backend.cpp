@@ -33,7 +33,7 @@ CudaBackend<E>::CudaBackend(int device, const char* why_precision)
       fixed_(scratch_.at_least(Use::fixed, kFixedBytes)) {
     // A kernel that isn't in the build for this GPU shows here, not in the middle of a step.
     try {
-        cuda::add(device_.stream(), fixed<float>(kSink), fixed<float>(kReductions), 1);
+        cuda::add<float>(device_.stream(), fixed<float>(kSink), nullptr, fixed<float>(kReductions), 1);
         check_launch("the first kernel");
         device_.synchronize();
     } catch (const Error& error) {
@@ -81,7 +81,7 @@ template <typename E>
 void CudaBackend<E>::prepare(void* prepared, const float* masters, int64_t floats) {
     if constexpr (!kIsFloat) {
         if (prepared == nullptr) return;
-        convert(device_.stream(), static_cast<Bf16*>(prepared), masters, floats);
+        convert<E>(device_.stream(), static_cast<E*>(prepared), masters, floats);
         check_launch("prepare");
     }
 }
@@ -124,12 +124,56 @@ template <typename E>
 void CudaBackend<E>::norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta,
                                    const Element* dout, const float* x, const float* mean, const float* rstd,
                                    const float* gamma, const float* beta, int64_t N, int64_t C) {
-    // In float32 dx itself is what is asked for.
-    E* elements = static_cast<void*>(dx_elements) == dx ? nullptr : numbers(dx_elements);
     void* scratch = scratch_.at_least(Use::norm, norm_backward_scratch_bytes(N, C));
-    cuda::norm_backward<E>(device_.stream(), dx, elements, numbers(out), dgamma, dbeta, numbers(dout), x, mean, rstd,
-                           gamma, beta, scratch, N, C);
+    cuda::norm_backward<E>(device_.stream(), dx, beside(dx_elements, dx), numbers(out), dgamma, dbeta, numbers(dout), x,
+                           mean, rstd, gamma, beta, scratch, N, C);
     check_launch("norm_backward");
+}
+
+// ---- the residual stream: float32 in every precision
+
+template <typename E>
+void CudaBackend<E>::stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
+                                         const float* beta, int64_t N, int64_t C) {
+    cuda::norm_forward<float>(device_.stream(), out, mean, rstd, x, gamma, beta, N, C);
+    check_launch("stream_norm_forward");
+}
+
+template <typename E>
+void CudaBackend<E>::stream_norm_backward(float* dx, Element* dx_elements, float* dgamma, float* dbeta, const float* x,
+                                          const float* mean, const float* rstd, const float* gamma, int64_t N,
+                                          int64_t C) {
+    void* scratch = scratch_.at_least(Use::norm, norm_backward_scratch_bytes(N, C));
+    cuda::stream_norm_backward<E>(device_.stream(), dx, beside(dx_elements, dx), dgamma, dbeta, x, mean, rstd, gamma,
+                                  scratch, N, C);
+    check_launch("stream_norm_backward");
+}
+
+template <typename E>
+void CudaBackend<E>::read_stream(Element* out, const float* x, int64_t count) {
+    convert<E>(device_.stream(), numbers(out), x, count);
+    check_launch("read_stream");
+}
+
+template <typename E>
+void CudaBackend<E>::add_to_stream(float* dx, Element* dx_elements, const Element* dout, int64_t count) {
+    cuda::add<E>(device_.stream(), dx, beside(dx_elements, dx), numbers(dout), count);
+    check_launch("add_to_stream");
+}
+
+// ---- activations
+
+template <typename E>
+void CudaBackend<E>::activation_forward(Activation f, Element* out, const Element* hidden, int64_t N, int64_t M) {
+    cuda::activation_forward<E>(device_.stream(), f, numbers(out), numbers(hidden), N, M);
+    check_launch("activation_forward");
+}
+
+template <typename E>
+void CudaBackend<E>::activation_backward(Activation f, Element* hidden, Element* dout, int64_t N, int64_t M) {
+    cuda::activation_backward<E>(device_.stream(), f, numbers(hidden), numbers(dout), numbers(hidden), numbers(dout), N,
+                                 M);
+    check_launch("activation_backward");
 }
 
 // ---- attention

@@ -57,6 +57,12 @@ class CudaBackend final : public Backend {
     void norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta, const Element* dout,
                        const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
                        int64_t N, int64_t C) override;
+    void stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
+                             const float* beta, int64_t N, int64_t C) override;
+    void stream_norm_backward(float* dx, Element* dx_elements, float* dgamma, float* dbeta, const float* x,
+                              const float* mean, const float* rstd, const float* gamma, int64_t N, int64_t C) override;
+    void read_stream(Element* out, const float* x, int64_t count) override;
+    void add_to_stream(float* dx, Element* dx_elements, const Element* dout, int64_t count) override;
     void linear_forward(Element* out, const Element* x, const Weight& weight, const Bias& bias, int64_t N) override;
     void linear_gelu_forward(Element* hidden, Element* out, const Element* x, const Weight& weight, const Bias& bias,
                              int64_t N) override;
@@ -67,6 +73,8 @@ class CudaBackend final : public Backend {
                                     int64_t N) override;
     void linear_backward_weight(float* dweight, float* dbias, const Element* dout, const Element* x, int64_t N,
                                 int64_t rows, int64_t columns) override;
+    void activation_forward(Activation f, Element* out, const Element* hidden, int64_t N, int64_t M) override;
+    void activation_backward(Activation f, Element* hidden, Element* dout, int64_t N, int64_t M) override;
     size_t attention_saved_bytes(int64_t B, int64_t T, int64_t NH) const override;
     void attention_forward(Element* out, void* saved, const Element* qkv, int64_t B, int64_t T, int64_t C,
                            int64_t NH) override;
@@ -95,6 +103,10 @@ class CudaBackend final : public Backend {
 
     static E* numbers(Element* x) { return reinterpret_cast<E*>(x); }
     static const E* numbers(const Element* x) { return reinterpret_cast<const E*>(x); }
+    // Elements beside the same numbers as floats: null where they are those floats.
+    static E* beside(Element* x, const float* floats) {
+        return static_cast<const void*>(x) == floats ? nullptr : numbers(x);
+    }
 
     // A place in the one piece of scratch memory that is there from the start.
     template <typename T>

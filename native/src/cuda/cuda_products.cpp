@@ -52,22 +52,23 @@ const E* CudaBackend<E>::weight_numbers(const Weight& w, int64_t rows) {
         if (w.prepared != nullptr) return static_cast<const E*>(w.prepared);
         const int64_t count = w.rows * w.columns;
         E* copy = static_cast<E*>(scratch_.at_least(Use::weight, static_cast<size_t>(rows * w.columns) * sizeof(E)));
-        convert(device_.stream(), copy, w.master, count);
+        convert<E>(device_.stream(), copy, w.master, count);
         check_launch("convert");
         device_.zero(copy + count, static_cast<size_t>((rows - w.rows) * w.columns) * sizeof(E));
         return copy;
     }
 }
 
-// The bias of a product whose output is Elements: cuBLASLt takes it in the output's type, so that bf16 rounds it first.
+// The bias of a product whose output is Elements: cuBLASLt takes it in the output's type, so that bf16 rounds it first.  Null where
+// there is none.
 template <typename E>
 const void* CudaBackend<E>::bias_numbers(const Bias& bias, int64_t count) {
     if constexpr (kIsFloat) {
         return bias.master;
     } else {
-        if (bias.prepared != nullptr) return bias.prepared;
+        if (bias.master == nullptr || bias.prepared != nullptr) return bias.prepared;
         E* copy = static_cast<E*>(scratch_.at_least(Use::weight_bias, static_cast<size_t>(count) * sizeof(E)));
-        convert(device_.stream(), copy, bias.master, count);
+        convert<E>(device_.stream(), copy, bias.master, count);
         check_launch("convert");
         return copy;
     }
@@ -124,6 +125,10 @@ bool CudaBackend<E>::multiply_fused(const MatrixProduct& p) {
 template <typename E>
 void CudaBackend<E>::linear_forward(Element* out, const Element* x, const Weight& w, const Bias& bias, int64_t N) {
     MatrixProduct p = forward_product(out, kType, x, w, N);
+    if (bias.master == nullptr) {
+        multiply(p);
+        return;
+    }
     p.epilogue = Epilogue::bias;
     p.bias = bias_numbers(bias, w.rows);
     if (multiply_fused(p)) return;
@@ -145,8 +150,7 @@ void CudaBackend<E>::linear_gelu_forward(Element* hidden, Element* out, const El
     p.hidden = hidden;
     if (multiply_fused(p)) return;
     linear_forward(hidden, x, w, bias, N);
-    gelu<E>(device_.stream(), numbers(out), numbers(hidden), N * w.rows);
-    check_launch("gelu");
+    activation_forward(Activation::gelu, out, hidden, N, w.rows);
 }
 
 template <typename E>
@@ -154,6 +158,10 @@ void CudaBackend<E>::linear_residual_forward(float* out, const float* residual, 
                                              const Bias& bias, int64_t N) {
     MatrixProduct p = forward_product(out, NumberType::fp32, x, w, N);
     p.added = residual;
+    if (bias.master == nullptr) {
+        multiply(p);
+        return;
+    }
     p.epilogue = Epilogue::bias;
     p.bias = bias.master;
     if (multiply_fused(p)) return;
@@ -174,14 +182,15 @@ void CudaBackend<E>::linear_gelu_backward_input(Element* dhidden, Element* hidde
     MatrixProduct p = input_product(dhidden, dout, w, N);
     p.epilogue = Epilogue::gelu_backward;
     p.hidden = hidden;
-    if (!multiply_fused(p)) {
-        p.epilogue = Epilogue::none;
-        multiply(p);
-        gelu_backward<E>(device_.stream(), numbers(dhidden), numbers(hidden), N * w.columns);
-        check_launch("gelu_backward");
+    if (multiply_fused(p)) {
+        activation_forward(Activation::gelu, hidden, hidden, N, w.columns);
+        return;
     }
-    gelu<E>(device_.stream(), numbers(hidden), numbers(hidden), N * w.columns);
-    check_launch("gelu");
+    p.epilogue = Epilogue::none;
+    multiply(p);
+    cuda::activation_backward<E>(device_.stream(), Activation::gelu, numbers(dhidden), numbers(hidden), numbers(hidden),
+                                 numbers(dhidden), N, w.columns);
+    check_launch("activation_backward");
 }
 
 template <typename E>
@@ -208,7 +217,7 @@ void CudaBackend<E>::linear_backward_weight(float* dweight, float* dbias, const 
     p.epilogue = Epilogue::bias_gradient;
     p.bias_gradient = sums;
     if (multiply_fused(p)) {
-        add(device_.stream(), dbias, sums, rows);
+        add<float>(device_.stream(), dbias, nullptr, sums, rows);
         check_launch("add");
         return;
     }

@@ -1,5 +1,5 @@
-// Small things around products.  All are bound by memory, with one or two operations a number: convert moves 6 bytes a number,
-// add 12, add_bias two Elements (the bias stays in cache), column_sums reads one Element.
+// Small things around products.  All are bound by memory, with one or two operations a number: convert reads a float and writes an
+// Element, add moves 8 bytes and one Element, or two, add_bias two Elements (the bias stays in cache), column_sums reads one.
 #include "cuda/kernel.h"
 #include "cuda/element.h"
 #include "cuda/launchers.h"
@@ -13,37 +13,45 @@ constexpr int64_t kMostBlocks = 132 * 16;
 
 // --- one number after the other
 
-template <int kWidth>
-__device__ __forceinline__ void convert_piece(Bf16* out, const float* x) {
+template <int kWidth, typename E>
+__device__ __forceinline__ void convert_piece(E* out, const float* x) {
     float values[kWidth];
     load(values, x);
     store(out, values);
 }
 
-template <int kWidth>
-__device__ __forceinline__ void add_piece(float* y, const float* x) {
+template <int kWidth, typename E>
+__device__ __forceinline__ void add_piece(float* y, E* elements, const E* x) {
     float values[kWidth], more[kWidth];
     load(values, y);
     load(more, x);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] += more[i];
     store(y, values);
+    if (elements != nullptr) store(elements, values);
 }
 
-template <int kWidth>
-__global__ void __launch_bounds__(kThreads) convert_kernel(Bf16* out, const float* x, int64_t count) {
+template <typename E, int kWidth>
+__global__ void __launch_bounds__(kThreads) convert_kernel(E* out, const float* x, int64_t count) {
     const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, whole = count / kWidth * kWidth;
     const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
     for (int64_t i = thread * kWidth; i < whole; i += step) convert_piece<kWidth>(out + i, x + i);
     if (whole + thread < count) convert_piece<1>(out + whole + thread, x + whole + thread);
 }
 
-template <int kWidth>
-__global__ void __launch_bounds__(kThreads) add_kernel(float* y, const float* x, int64_t count) {
+// A null `elements` stays null.
+template <typename T>
+__device__ __forceinline__ T* further(T* pointer, int64_t numbers) {
+    return pointer == nullptr ? nullptr : pointer + numbers;
+}
+
+template <typename E, int kWidth>
+__global__ void __launch_bounds__(kThreads) add_kernel(float* y, E* elements, const E* x, int64_t count) {
     const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, whole = count / kWidth * kWidth;
     const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
-    for (int64_t i = thread * kWidth; i < whole; i += step) add_piece<kWidth>(y + i, x + i);
-    if (whole + thread < count) add_piece<1>(y + whole + thread, x + whole + thread);
+    for (int64_t i = thread * kWidth; i < whole; i += step) add_piece<kWidth>(y + i, further(elements, i), x + i);
+    const int64_t single = whole + thread;
+    if (single < count) add_piece<1>(y + single, further(elements, single), x + single);
 }
 
 // --- rows
@@ -134,19 +142,25 @@ void launch_column_sums(Stream stream, float* out, const E* x, void* scratch, in
 
 }  // namespace
 
-void convert(Stream stream, Bf16* out, const float* x, int64_t count) {
+template <typename E>
+void convert(Stream stream, E* out, const float* x, int64_t count) {
+    constexpr int kWidth = kWidest<E>;
     if (is_aligned(out, 16) && is_aligned(x, 16))
-        MG_LAUNCH((convert_kernel<8>), blocks_for(count, kThreads * 8, kMostBlocks), kThreads, 0, stream, out, x,
-                  count);
+        MG_LAUNCH((convert_kernel<E, kWidth>), blocks_for(count, kThreads * kWidth, kMostBlocks), kThreads, 0, stream,
+                  out, x, count);
     else
-        MG_LAUNCH((convert_kernel<1>), blocks_for(count, kThreads, kMostBlocks), kThreads, 0, stream, out, x, count);
+        MG_LAUNCH((convert_kernel<E, 1>), blocks_for(count, kThreads, kMostBlocks), kThreads, 0, stream, out, x, count);
 }
 
-void add(Stream stream, float* y, const float* x, int64_t count) {
-    if (is_aligned(y, 16) && is_aligned(x, 16))
-        MG_LAUNCH((add_kernel<4>), blocks_for(count, kThreads * 4, kMostBlocks), kThreads, 0, stream, y, x, count);
+template <typename E>
+void add(Stream stream, float* y, E* elements, const E* x, int64_t count) {
+    constexpr int kWidth = kWidest<E>;
+    if (is_aligned(y, 16) && is_aligned(elements, 16) && is_aligned(x, 16))
+        MG_LAUNCH((add_kernel<E, kWidth>), blocks_for(count, kThreads * kWidth, kMostBlocks), kThreads, 0, stream, y,
+                  elements, x, count);
     else
-        MG_LAUNCH((add_kernel<1>), blocks_for(count, kThreads, kMostBlocks), kThreads, 0, stream, y, x, count);
+        MG_LAUNCH((add_kernel<E, 1>), blocks_for(count, kThreads, kMostBlocks), kThreads, 0, stream, y, elements, x,
+                  count);
 }
 
 template <typename E>
@@ -174,6 +188,8 @@ void column_sums(Stream stream, float* out, const E* x, void* scratch, int64_t N
 }
 
 #define MG_INSTANTIATE(E)                                                  \
+    template void convert<E>(Stream, E*, const float*, int64_t);           \
+    template void add<E>(Stream, float*, E*, const E*, int64_t);           \
     template void add_bias<E>(Stream, E*, const float*, int64_t, int64_t); \
     template void column_sums<E>(Stream, float*, const E*, void*, int64_t, int64_t);
 MG_INSTANTIATE(float)

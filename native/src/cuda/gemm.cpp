@@ -21,10 +21,10 @@ uint32_t alignment(const void* pointer) {
     return static_cast<uint32_t>(address & (~address + 1));
 }
 
-EpilogueKind kind_of(Epilogue epilogue) {
-    switch (epilogue) {
+EpilogueKind kind_of(const MatrixProduct& p) {
+    switch (p.epilogue) {
         case Epilogue::bias: return EpilogueKind::bias;
-        case Epilogue::gelu: return EpilogueKind::gelu_aux_bias;
+        case Epilogue::gelu: return p.bias == nullptr ? EpilogueKind::gelu_aux : EpilogueKind::gelu_aux_bias;
         case Epilogue::gelu_backward: return EpilogueKind::gelu_backward;
         case Epilogue::bias_gradient: return EpilogueKind::bias_gradient_b;
         default: return EpilogueKind::none;
@@ -87,7 +87,7 @@ Gemm::Key Gemm::key_of(const MatrixProduct& p) {
             p.right.stride,
             p.right.transposed ? 1 : 0,
             p.out_stride,
-            static_cast<int64_t>(p.epilogue),
+            static_cast<int64_t>(kind_of(p)),
             p.added == nullptr ? 0 : 1,
             alignment(p.left.at),
             alignment(p.right.at),
@@ -119,7 +119,7 @@ Gemm::Plan Gemm::make_plan(const MatrixProduct& p) {
         set(DescAttribute::transpose_a, p.right.transposed ? Operation::transpose : Operation::none);
         set(DescAttribute::transpose_b, p.left.transposed ? Operation::transpose : Operation::none);
         if (p.epilogue != Epilogue::none) {
-            set(DescAttribute::epilogue, kind_of(p.epilogue));
+            set(DescAttribute::epilogue, kind_of(p));
             if (vector_of(p) != nullptr) set(DescAttribute::bias_data_type, static_cast<int32_t>(type_of(p.out_type)));
             if (uses_hidden(p.epilogue)) set(DescAttribute::aux_stride, p.columns);
             set_pointers(p, plan);  // the choice of an algorithm depends on their alignment

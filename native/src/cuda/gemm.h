@@ -17,7 +17,7 @@ enum class NumberType { fp32, bf16 };
 enum class Epilogue {
     none,
     bias,           // out += bias[columns]
-    gelu,           // hidden = out + bias; out = gelu(hidden)
+    gelu,           // hidden = out + bias, where there is one; out = gelu(hidden)
     gelu_backward,  // out *= gelu'(hidden)
     bias_gradient,  // bias_gradient[rows] = sums of left over the depth
 };

@@ -21,7 +21,7 @@ void embedding_forward(Stream stream, float* out, const int32_t* tokens, const i
 void embedding_backward(Stream stream, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t N,
                         int64_t T, int64_t C);
 
-// --- norm.cu
+// --- norm.cu, norm_backward.cu
 template <typename E>
 void norm_forward(Stream stream, E* out, float* mean, float* rstd, const float* x, const float* gamma,
                   const float* beta, int64_t N, int64_t C);
@@ -31,16 +31,24 @@ template <typename E>
 void norm_backward(Stream stream, float* dx, E* dx_elements, E* out, float* dgamma, float* dbeta, const E* dout,
                    const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
                    void* scratch, int64_t N, int64_t C);
+template <typename E>
+void stream_norm_backward(Stream stream, float* dx, E* dx_elements, float* dgamma, float* dbeta, const float* x,
+                          const float* mean, const float* rstd, const float* gamma, void* scratch, int64_t N,
+                          int64_t C);
 
-// --- activation.cu
+// --- activation.cu: out[N, M] = f(hidden); out may be hidden where f is not gated
 template <typename E>
-void gelu(Stream stream, E* out, const E* hidden, int64_t count);  // out may be hidden
+void activation_forward(Stream stream, Activation f, E* out, const E* hidden, int64_t N, int64_t M);
+// dhidden = dout f'(hidden), activated = f(hidden).  dhidden may be hidden or dout, and activated the other of them.
 template <typename E>
-void gelu_backward(Stream stream, E* dhidden, const E* hidden, int64_t count);  // dhidden *= gelu'(hidden)
+void activation_backward(Stream stream, Activation f, E* dhidden, E* activated, const E* hidden, const E* dout,
+                         int64_t N, int64_t M);
 
 // --- elementwise.cu: small things around products
-void convert(Stream stream, Bf16* out, const float* x, int64_t count);
-void add(Stream stream, float* y, const float* x, int64_t count);  // y += x
+template <typename E>
+void convert(Stream stream, E* out, const float* x, int64_t count);
+template <typename E>
+void add(Stream stream, float* y, E* elements, const E* x, int64_t count);  // y += x; elements = y, may be null
 template <typename E>
 void add_bias(Stream stream, E* x, const float* bias, int64_t N, int64_t columns);  // each row += bias
 size_t column_sums_scratch_bytes(int64_t N, int64_t columns);
