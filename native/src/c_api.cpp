@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "backend.h"
-#include "c_api_config.h"
+#include "mg_config.h"
 #include "model_handle.h"
 #include "guard.h"
 #include "model/decoder.h"

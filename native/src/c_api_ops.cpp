@@ -5,7 +5,7 @@
 #include <list>
 
 #include "backend.h"
-#include "c_api_config.h"
+#include "mg_config.h"
 #include "guard.h"
 #include "model/buffer.h"
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend.h"
+#include "activation.h"
 #include "cpu/element.h"
 
 namespace mg::cpu {

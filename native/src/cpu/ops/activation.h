@@ -5,7 +5,7 @@
 //   swiglu     a sigmoid(a) b;  by a: b sigmoid(a) (1 + a (1 - sigmoid(a))), by b: a sigmoid(a)
 #pragma once
 
-#include "backend.h"
+#include "activation.h"
 #include "cpu/ops/bf16.h"
 #include "cpu/ops/math.h"
 

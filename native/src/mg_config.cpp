@@ -1,4 +1,4 @@
-#include "c_api_config.h"
+#include "mg_config.h"
 
 #include "guard.h"
 
