@@ -13,15 +13,25 @@ import subprocess
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import pytest
 
+from andrea.config import CHOICES
 from andrea.runs import Checkpoint
 from andrea.runs.checkpoint import tokenizer_of
 from native_build import REPOSITORY, c_compiler, cxx_compiler, find_tool, run
 
 SOURCES = REPOSITORY / "docs" / "embedding"
-READER = ("checkpoint.c", "checkpoint_save.c", "json.c", "sha256.c", "vocabulary.c")
+READER = (
+    "checkpoint.c",
+    "checkpoint_save.c",
+    "json.c",
+    "settings.c",
+    "sha256.c",
+    "vocabulary.c",
+)
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 
 
@@ -113,6 +123,15 @@ def described(path: Path) -> str:
     for token in range(tokenizer.vocab_size):
         data = tokenizer.decode_bytes([token])
         words.update(len(data).to_bytes(2, "big") + data)
-    sizes = [*config.to_dict().values(), model.step_count]
+    settings = [_printed(name, value) for name, value in config.to_full_dict().items()]
     sums = [each.hexdigest() for each in (*numbers, words)]
-    return " ".join(map(str, [*sizes, *sums]))
+    return " ".join(map(str, [*settings, model.step_count, *sums]))
+
+
+def _printed(name: str, value: Any) -> str:
+    """A setting as the engine has it, in C's way of printing it."""
+    if name in CHOICES:
+        return str(CHOICES[name].index(value))
+    if isinstance(value, bool):
+        return "1" if value else "2"  # MG_ON, MG_OFF
+    return f"{np.float32(value):.9g}" if isinstance(value, float) else str(value)

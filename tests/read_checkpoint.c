@@ -31,6 +31,18 @@ static void print_numbers(mg_model* model, mg_memory kind) {
     printf(" %s", digits);
 }
 
+/* Of the model that was made, so with nothing left to defaults. */
+static void print_settings(const mg_model* model) {
+    mg_config c = {.struct_size = sizeof c};
+    if (mg_model_config(model, &c) != MG_OK) exit(2);
+    const int32_t numbers[] = {c.vocab_size,     c.block_size, c.n_layer,     c.n_head,         c.n_embd,
+                               c.mlp_dim,        c.norm,       c.norm_affine, c.norm_position,  c.residual,
+                               c.activation,     c.attn_bias,  c.mlp_bias,    c.tie_embeddings, c.final_norm,
+                               c.embedding_norm, c.scaled_init};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) printf("%d ", (int)numbers[i]);
+    printf("%.9g", (double)c.init_std);
+}
+
 static void print_vocabulary(const vocabulary* words, int32_t vocab_size) {
     char digits[65];
     sha256 sum;
@@ -94,15 +106,15 @@ int main(int count, char** arguments) {
             } else if (words != NULL && checkpoint_load(file, model, moments, error)) {
                 int64_t steps;
                 if (mg_model_step_count(model, &steps) != MG_OK) exit(2);
-                printf("%d %d %d %d %d %lld", (int)config->vocab_size, (int)config->block_size, (int)config->n_layer,
-                       (int)config->n_head, (int)config->n_embd, (long long)steps);
+                print_settings(model);
+                printf(" %lld", (long long)steps);
                 print_numbers(model, MG_PARAMETERS);
                 print_numbers(model, MG_MOMENT_1);
                 print_numbers(model, MG_MOMENT_2);
                 print_vocabulary(words, config->vocab_size);
                 putchar('\n');
                 if (save != NULL)
-                    checkpoint_save(save, model, config, checkpoint_metadata(file, "tokenizer"),
+                    checkpoint_save(save, model, checkpoint_metadata(file, "tokenizer"),
                                     checkpoint_metadata(file, "record"), error);
             }
         }

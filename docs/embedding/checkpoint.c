@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "json.h"
+#include "settings.h"
 #include "sha256.h"
 
 enum {
@@ -233,26 +234,9 @@ static int check_content(checkpoint* c, sha256* sum) {
 
 /* ---- what the metadata says */
 
-static int read_sizes(checkpoint* c, char* text) {
-    static const char* const names[5] = {"vocab_size", "block_size", "n_layer", "n_head", "n_embd"};
-    int32_t* const sizes[5] = {&c->config.vocab_size, &c->config.block_size, &c->config.n_layer, &c->config.n_head,
-                               &c->config.n_embd};
-    json j = json_of(text, strlen(text));
-    json_text key;
-    int first = 1, found = 0;
-    if (!json_open(&j, '{')) return 0;
-    while (json_more(&j, '}', &first)) {
-        int64_t value;
-        int i = 0;
-        if (!json_key(&j, &key)) return 0;
-        while (i < 5 && !json_is(key, names[i])) ++i;
-        /* A model with more settings than these computes something else. */
-        if (i == 5) return refuse(c, "has a model setting that this reader doesn't know: %.64s", key.bytes);
-        if (!json_integer(&j, &value) || value < 1 || value > INT32_MAX || *sizes[i] != 0) return 0;
-        *sizes[i] = (int32_t)value;
-        ++found;
-    }
-    return found == 5 && json_end(&j);
+static int read_settings(checkpoint* c, char* text) {
+    char wrong[SETTINGS_ERROR];
+    return settings_read(text, &c->config, wrong) || refuse(c, "%s", wrong);
 }
 
 static int is_json(checkpoint* c, char* text) {
@@ -269,9 +253,8 @@ static int read_copy(checkpoint* c, const char* text, int (*read)(checkpoint* c,
 }
 
 static int read_config(checkpoint* c) {
-    if (!read_copy(c, checkpoint_metadata(c, "model"), read_sizes))
+    if (!read_copy(c, checkpoint_metadata(c, "model"), read_settings))
         return c->error[0] != '\0' ? 0 : refuse(c, "does not tell its model's sizes");
-    c->config.struct_size = sizeof c->config;
     /* Nobody shall make memory for a model that the file can't fill; the engine leaves some between tensors. */
     int64_t bytes = 0;
     mg_memory_plan plan;

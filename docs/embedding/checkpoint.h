@@ -1,5 +1,5 @@
 /* Reads Andrea's checkpoints into models, and writes weights as such; docs/embedding.md describes the file.  Copy checkpoint,
- * json and sha256 (.h and .c), and checkpoint_save.c, into a program: they need microgpt_cuda.h and the C library.
+ * json, settings and sha256 (.h and .c), and checkpoint_save.c, into a program: they need microgpt_cuda.h and the C library.
  *
  * A file is checked as a whole before a number of it is used, its checksum too.  What is damaged, cut short, of another
  * version or no checkpoint is refused, with one line in `error`.  The file stays open, so that a run which still trains may
@@ -35,11 +35,11 @@ const char* checkpoint_metadata(const checkpoint* file, const char* name);
  * changed unless the disk failed meanwhile. */
 int checkpoint_load(checkpoint* file, mg_model* model, int with_moments, char error[CHECKPOINT_ERROR]);
 
-/* Writes the weights of a model of that config, for checkpoint_open and for andrea sample, eval and train --init-from: whole or
+/* Writes the weights of a model, for checkpoint_open and for andrea sample, eval and train --init-from: whole or
  * not at all, beside what was there.  tokenizer and record: JSON objects, as checkpoint_metadata gave them; tokenizer may
  * be {"name":"byte"}, with 257 tokens, record null.  1: done; 0: the disk refused, or a weight is not finite. */
-int checkpoint_save(const char* path, mg_model* model, const mg_config* config, const char* tokenizer,
-                    const char* record, char error[CHECKPOINT_ERROR]);
+int checkpoint_save(const char* path, mg_model* model, const char* tokenizer, const char* record,
+                    char error[CHECKPOINT_ERROR]);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "checkpoint.h"
+#include "settings.h"
 #include "sha256.h"
 
 enum { CHUNK = 1 << 14 /* floats that are written at a time */ };
@@ -50,13 +51,11 @@ static void append_string(text* t, const char* bytes) {
 /* The header, with zeros for the checksum; its length comes first, in 8 bytes. */
 static text header_of(mg_model* model, const mg_config* config, const char* tokenizer, const char* record) {
     text t = {malloc(4096), 8, 4096};
-    char line[256];
+    char line[256], settings[SETTINGS_TEXT];
     int64_t offset = 0;
     append_plain(&t, "{\"__metadata__\":{\"andrea_checkpoint\":\"1\",\"model\":");
-    snprintf(line, sizeof line, "{\"block_size\":%d,\"n_embd\":%d,\"n_head\":%d,\"n_layer\":%d,\"vocab_size\":%d}",
-             (int)config->block_size, (int)config->n_embd, (int)config->n_head, (int)config->n_layer,
-             (int)config->vocab_size);
-    append_string(&t, line);
+    settings_write(config, settings);
+    append_string(&t, settings);
     append_plain(&t, ",\"record\":");
     append_string(&t, record);
     append_plain(&t, ",\"tokenizer\":");
@@ -134,11 +133,16 @@ static const char* write_content(FILE* file, mg_model* model, const text* header
     return NULL;
 }
 
-int checkpoint_save(const char* path, mg_model* model, const mg_config* config, const char* tokenizer,
-                    const char* record, char error[CHECKPOINT_ERROR]) {
+int checkpoint_save(const char* path, mg_model* model, const char* tokenizer, const char* record,
+                    char error[CHECKPOINT_ERROR]) {
     static const char ending[] = ".part";
-    const char* failed = NULL;
-    const text header = header_of(model, config, tokenizer, record == NULL ? "{}" : record);
+    mg_config config = {.struct_size = sizeof config};
+    const char* failed = mg_model_config(model, &config) == MG_OK ? NULL : mg_last_error();
+    if (failed != NULL) {
+        snprintf(error, CHECKPOINT_ERROR, "%.120s was not written: %.180s", path, failed);
+        return 0;
+    }
+    const text header = header_of(model, &config, tokenizer, record == NULL ? "{}" : record);
     char* part = malloc(strlen(path) + sizeof ending);
     if (header.bytes == NULL || part == NULL) {
         failed = "there is no memory";

@@ -149,8 +149,7 @@ int main(int count, char** arguments) {
     int32_t* tokens = tokens_of_file(words, arguments[2], &length);
     train(model, tokens, length, config->block_size);
     write_text(model, words, config->vocab_size, prompt);
-    if (!checkpoint_save(arguments[3], model, config, tokenizer, checkpoint_metadata(file, "record"), error))
-        give_up(error);
+    if (!checkpoint_save(arguments[3], model, tokenizer, checkpoint_metadata(file, "record"), error)) give_up(error);
 
     free(tokens);
     mg_model_free(model);

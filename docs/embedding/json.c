@@ -170,6 +170,46 @@ static int skip_number(json* j) {
     return 1;
 }
 
+/* By hand: strtod would look for the point of the program's locale. */
+int json_number(json* j, double* value) {
+    enum { DIGITS = 18, FARTHEST = 400 /* beyond what a double can hold */ };
+    const int negative = peek(j) == '-';
+    const char* at = j->at;
+    int64_t digits = 0;
+    int count = 0, has_point = 0, scale = 0, exponent = 0;
+    if (j->failed || at == j->end || !skip_number(j)) return fail(j);
+    for (at += negative; at < j->at && *at != 'e' && *at != 'E'; ++at) {
+        if (*at == '.') {
+            has_point = 1;
+        } else if (count < DIGITS) {
+            digits = 10 * digits + (*at - '0');
+            count += digits > 0;
+            scale -= has_point;
+        } else {
+            scale += !has_point;
+        }
+    }
+    if (at < j->at) {
+        const int is_small = *++at == '-';
+        if (*at == '-' || *at == '+') ++at;
+        for (; at < j->at; ++at)
+            if (exponent < 100 * FARTHEST) exponent = 10 * exponent + (*at - '0');
+        scale += is_small ? -exponent : exponent;
+    }
+    *value = (double)digits;
+    double power = 1;
+    int size = scale < 0 ? -scale : scale;
+    for (size = size < FARTHEST ? size : FARTHEST; size > 0 && digits > 0; --size) power *= 10;
+    *value = scale < 0 ? *value / power : *value * power;
+    if (negative) *value = -*value;
+    return 1;
+}
+
+int json_boolean(json* j, int* value) {
+    *value = peek(j) == 't';
+    return take_word(j, *value ? "true" : "false");
+}
+
 int json_null(json* j) { return peek(j) == 'n' && take_word(j, "null"); }
 
 static int skip_value(json* j, int depth) {

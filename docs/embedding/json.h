@@ -31,6 +31,9 @@ int json_key(json* j, json_text* key);
 int json_string(json* j, json_text* text);
 /* A whole number, without fraction or exponent, that int64_t can hold. */
 int json_integer(json* j, int64_t* value);
+/* A number of any form, as the nearest double or one beside it; of more than 18 digits the first count. */
+int json_number(json* j, double* value);
+int json_boolean(json* j, int* value);
 int json_null(json* j); /* 1: there was one; else nothing was read */
 /* Any value, nested 64 deep at most. */
 int json_skip(json* j);
