@@ -62,6 +62,15 @@ def shapes(choices: Choices, vocab_size: int, train_tokens: int) -> Iterator[Mod
         previous = config
 
 
+def check_choices(choices: Choices) -> None:
+    """Refuse a shape or dialect that no model can have, before there is a text.
+
+    Raises:
+        ConfigError: a choice is out of its range or contradicts another.
+    """
+    next(shapes(choices, 1, _CONTEXTS_IN_TEXT))
+
+
 def _context(n_embd: int, train_tokens: int) -> int:
     context = next(context for width, context in _CONTEXTS.items() if n_embd >= width)
     while context > _SMALLEST_CONTEXT and context * _CONTEXTS_IN_TEXT > train_tokens:

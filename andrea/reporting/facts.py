@@ -26,6 +26,7 @@ _LABELS = {
     "n_embd": "width",
     "block_size": "context",
     "vocab_size": "vocabulary",
+    "mlp_dim": "MLP width",
     "isa": "instructions",
     "num_bytes": "bytes",
     "eval_every": "evaluates every",

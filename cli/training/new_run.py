@@ -64,11 +64,15 @@ def _start(
     weights: Weights | None,
 ) -> int:
     from andrea.model import GPT
+    from andrea.planning.shapes import check_choices
     from andrea.runs.folder import RunFolder
 
+    choices = _choices(options, weights)
+    check_choices(choices)
     data = _prepare(options, request, display, weights)
     device, precision = options["device"] or "auto", options["precision"] or "auto"
-    choices = _choices(options, weights)
+    if options["until"] is not None:
+        choices = dataclasses.replace(choices, seconds=seconds_until(options["until"]))
     plan = _plan(choices, data, display, device=device, precision=precision)
     data.require(plan.model.block_size)
     prompt = options["sample_prompt"]
@@ -152,14 +156,12 @@ def _prepare(
 
 
 def _choices(options: Mapping[str, Any], weights: Weights | None) -> Choices:
-    """What is fixed: by the options, and by weights that are there."""
+    """What is fixed: by the options, --until aside, and by weights that are there."""
     from andrea.planning.choices import Choices
 
     names = {field.name for field in dataclasses.fields(Choices)} & set(options)
     fixed = {name: options[name] for name in names} | given_switches(options)
     fixed["seed"] = options["seed"] or 0
-    if options["until"] is not None:
-        fixed["seconds"] = seconds_until(options["until"])
     if weights is not None:
         fixed |= weights.shape(options["block_size"])
         fixed |= {"preset": None, "dialect": None, "is_tuning": True}
