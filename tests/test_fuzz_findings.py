@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 import andrea
-from andrea.errors import AndreaError, CheckpointError, ConfigError, RunError
+from andrea.errors import AndreaError, CheckpointError, ConfigError, RunError, TokenizerError
+from andrea.formats.tokenizer_json import to_tokenizer_json
 from andrea.runs import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.runs.incident_file import read_incident
 from andrea.runs.log import newest_run_id, rewind
+from andrea.tokenizers import CarriedTokenizer
 from andrea.training import TrainConfig, TrainState
 from cli_process import TINY_RUN, Shell
 from fuzz.checkpoints import seal, split
 from fuzz.incidents import IncidentFile
 from small_runs import small_config, small_model, small_tokenizer
+from small_weights import small_tokenizer as small_tokenizer_of
 
 
 @pytest.fixture
@@ -197,6 +200,85 @@ def test_an_incident_with_odd_facts(tmp_path: Path, name: str, value: Any) -> No
 def test_a_best_loss_and_its_step_come_together(name: str) -> None:
     with pytest.raises(CheckpointError, match="has a best loss without its step, or a step"):
         TrainState.from_dict({"step": 3, name: 2})
+
+
+# ---- a tokenizer.json on which its library aborts, panics or goes on for ever
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+def in_sequence(part: str, *steps: Any) -> dict[str, Any]:
+    names = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+    return {part: {"type": "Sequence", names[part]: list(steps)}}
+
+
+@pytest.mark.parametrize(
+    ("part", "model", "told"),
+    [
+        # It is cut off each token's bytes, in the middle of a character, and the process aborts.
+        ({}, {"continuing_subword_prefix": "\0"}, "continuing_subword_prefix is '\\\\x00'"),
+        ({}, {"continuing_subword_prefix": "##"}, "continuing_subword_prefix is '##'"),
+        ({}, {"end_of_word_suffix": "</w>"}, "end_of_word_suffix is '</w>'"),
+        ({}, {"dropout": 0.1}, "other tokens each time"),
+        ({}, {"type": "WordLevel"}, "its model is not BPE"),
+        ({}, {"vocab": ["a"]}, "it has no vocabulary"),
+        ({"model": 7}, {}, "its model is not BPE"),
+        # Each step makes a text longer, until there is no memory for it: another abort.
+        (in_sequence("normalizer", *[DOUBLED] * 40), {}, "could make a text 1099511627776 times"),
+        (in_sequence("pre_tokenizer", *[BYTES] * 30), {}, "turns text into bytes 30 times"),
+        ({"pre_tokenizer": None}, {}, "turns text into bytes 0 times"),
+        (in_sequence("normalizer", *[{"type": "NFC"}] * 99), {}, "normalizer has more than 64"),
+        # A table whose offsets lead anywhere: it aborts.
+        (
+            {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}},
+            {},
+            "its normalizer has a step 'Precompiled'",
+        ),
+        ({"normalizer": {"type": "Magic"}}, {}, "its normalizer has a step 'Magic'"),
+        ({"normalizer": ["NFC"]}, {}, "its normalizer has a step"),
+        ({"normalizer": {**DOUBLED, "pattern": {"String": ""}}}, {}, "replaces nothing"),
+        (in_sequence("pre_tokenizer", {"type": "FixedLength", "length": 0}, BYTES), {}, "length 0"),
+    ],
+)
+def test_a_tokenizer_that_its_library_cannot_bear(
+    part: dict[str, Any], model: dict[str, Any], told: str
+) -> None:
+    described = to_tokenizer_json(small_tokenizer_of("bpe"))
+    described |= {"model": described["model"] | model, **part}
+    with pytest.raises(TokenizerError, match=told) as caught:
+        CarriedTokenizer(described, 300, 299)
+    complaint(caught)
+
+
+@pytest.mark.parametrize("tokens", [[], ["<|endoftext|>"]])
+def test_a_template_without_a_place_for_the_text(tokens: list[str]) -> None:
+    """The library would leave the text out, or panic: what goes around a text is not asked for."""
+    end = [{"SpecialToken": {"id": "end", "type_id": 0}}]
+    added = {"end": {"id": "end", "ids": [299], "tokens": tokens}}
+    template = {"type": "TemplateProcessing", "single": end, "pair": end, "special_tokens": added}
+    described = to_tokenizer_json(small_tokenizer_of("bpe"))
+    tokenizer = CarriedTokenizer(described | {"post_processor": template}, 300, 299)
+    expected = CarriedTokenizer(described, 300, 299).encode("one text")
+    assert tokenizer.encode("one text").tolist() == expected.tolist() != []
+
+
+def test_two_tokens_of_one_number() -> None:
+    described = to_tokenizer_json(small_tokenizer_of("bpe"))
+    described["model"]["vocab"]["ĀĀ"] = described["model"]["vocab"]["a"]
+    with pytest.raises(TokenizerError, match="gives one number, 64, to two tokens: 'a' and 'ĀĀ'"):
+        CarriedTokenizer(described, 300, 299)
+
+
+def test_a_pattern_that_never_ends_is_told_of_the_text() -> None:
+    endless = {"type": "Split", "pattern": {"Regex": "(a+a+)+b"}, "behavior": "Isolated"}
+    splitters = in_sequence("pre_tokenizer", {**endless, "invert": False}, BYTES)
+    described = to_tokenizer_json(small_tokenizer_of("bpe")) | splitters
+    tokenizer = CarriedTokenizer(described, 300, 299)
+    assert tokenizer.decode(tokenizer.encode("aab")) == "aab"
+    with pytest.raises(TokenizerError, match="can't make tokens of this text") as caught:
+        tokenizer.encode("a" * 60)
+    complaint(caught)
 
 
 # ---- what the commands read of a run

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from andrea.errors import TokenizerError
 from andrea.formats.tokenizer_json import from_tokenizer_json, to_tokenizer_json
-from andrea.tokenizers import CarriedTokenizer, tokenizer_from_dict
+from andrea.tokenizers import ByteTokenizer, CarriedTokenizer, tokenizer_from_dict
 from small_weights import TEXT, small_tokenizer
 
 END = 299
@@ -98,6 +98,65 @@ def test_what_is_nearly_ours_is_carried(change: dict[str, Any]) -> None:
     assert isinstance(tokenizer, CarriedTokenizer)
     theirs = LibraryTokenizer.from_str(json.dumps(described))
     assert tokenizer.encode(TEXT).tolist() == theirs.encode(TEXT).ids
+
+
+WORDS = {
+    "type": "Split",
+    "pattern": {"Regex": r"\p{N}{1,3}| ?\p{L}+|\s+(?!\S)|\s+"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+BYTES_ALONE = {**to_tokenizer_json(ByteTokenizer())["pre_tokenizer"], "use_regex": False}
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [
+        {"SpecialToken": {"id": "end", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {"end": {"id": "end", "ids": [299], "tokens": ["<|endoftext|>"]}},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [WORDS, BYTES_ALONE]}},
+        {
+            "post_processor": {
+                "type": "Sequence",
+                "processors": [{**BYTES_ALONE, "trim_offsets": False}, TEMPLATE],
+            },
+            "decoder": {"type": "Sequence", "decoders": [BYTES_ALONE]},
+            "truncation": None,
+        },
+        {"normalizer": {"type": "ByteLevel"}, "pre_tokenizer": WORDS},
+        {
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Punctuation", "behavior": "Contiguous"},
+                    {**BYTES_ALONE, "use_regex": True},
+                    {"type": "Digits", "individual_digits": False},
+                ],
+            }
+        },
+        {"normalizer": {"type": "Sequence", "normalizers": []}},
+    ],
+    ids=["split, then bytes", "a template", "bytes first", "bytes in between", "no steps"],
+)
+def test_the_files_of_models_in_use_are_carried(change: dict[str, Any]) -> None:
+    """Whatever steps a text goes through: the library's tokens, and back the same text."""
+    described = to_tokenizer_json(small_tokenizer("bpe"))
+    # As GPT-2's own says it: a kind that isn't named, and affixes of no length.
+    affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "dropout": 0.0}
+    model = {name: value for name, value in described["model"].items() if name != "type"} | affixes
+    described |= {"model": model, **change}
+    tokenizer = CarriedTokenizer(described, 300, END)
+    theirs = LibraryTokenizer.from_str(json.dumps(described))
+    tokens = tokenizer.encode(TEXT)
+    assert tokens.tolist() == theirs.encode(TEXT, add_special_tokens=False).ids
+    assert tokenizer.decode(tokens) == TEXT
 
 
 def test_other_tokens_of_the_same_merges_are_no_kind_of_ours() -> None:

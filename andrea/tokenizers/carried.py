@@ -127,8 +127,11 @@ def _library_errors(what: str) -> Iterator[None]:
 
 
 def _library_of(description: Mapping[str, Any]) -> library.Tokenizer:
+    # What would be put around a text is left away: asked to add nothing, the library still takes
+    # the text through a template, which may have no place for it.
+    plain = {**description, "post_processor": None}
     with _library_errors("can't be used"):
-        made = library.Tokenizer.from_str(json.dumps(description))
+        made = library.Tokenizer.from_str(json.dumps(plain))
         made.no_truncation()
         made.no_padding()
     return made

@@ -10,7 +10,7 @@ from typing import Any
 
 from andrea.errors import TokenizerError
 
-# The steps that Andrea lets a text go through, by the part of the file that holds them.
+# The steps that Andrea knows, by the part of the file that holds them.
 # "Precompiled" is none: its table is trusted without a look.
 _STEPS = {
     "normalizer": {

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -106,15 +107,60 @@ class FamilyFiles:
         return "read"
 
 
+def _variants() -> list[dict[str, Any]]:
+    """Files of one vocabulary whose texts go through other steps, as models in use have them."""
+    described = to_tokenizer_json(small_tokenizer("bpe"))
+    bytes_alone = {**described["pre_tokenizer"], "use_regex": False}
+    words = {
+        "type": "Split",
+        "pattern": {"Regex": r"\p{N}{1,3}| ?\p{L}+|\s+(?!\S)|\s+"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    digits = {"type": "Digits", "individual_digits": True}
+    end = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [end, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {
+            "<|endoftext|>": {"id": "<|endoftext|>", "ids": [299], "tokens": ["<|endoftext|>"]}
+        },
+    }
+    replace = {"type": "Replace", "pattern": {"String": "\r\n"}, "content": "\n"}
+    return [
+        described,
+        described
+        | {
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, replace]},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [words, digits, bytes_alone]},
+            "post_processor": template,
+        },
+        described | {"normalizer": {"type": "ByteLevel"}, "pre_tokenizer": words},
+    ]
+
+
 class CarriedRecord:
     """A tokenizer.json in a checkpoint: refused, or one that makes tokens of its vocabulary."""
 
     def __init__(self, _folder: Path) -> None:
-        described = to_tokenizer_json(small_tokenizer("bpe"))
-        self.good = CarriedTokenizer(described, 304, 299).to_dict()
+        self.good = [CarriedTokenizer(one, 304, 299).to_dict() for one in _variants()]
 
     def case(self, random: Random, folder: Path) -> str:
-        tokenizer = tokenizer_from_dict(damage_json(random, self.good))
+        tokenizer = tokenizer_from_dict(_damaged(random, random.choice(self.good)))
         _check_tokenizer(tokenizer)
         assert tokenizer_from_dict(json.loads(json.dumps(tokenizer.to_dict()))) == tokenizer
         return "read"
+
+
+def _damaged(random: Random, record: dict[str, Any]) -> Any:
+    """A damaged record, half the time beside its vocabulary, which is nearly all of it."""
+    if random.random() < 0.5:
+        return damage_json(random, record)
+    description = record["description"]
+    model = dict(description["model"])
+    large = {name: model.pop(name) for name in ("vocab", "merges")}
+    damaged = damage_json(random, description | {"model": model})
+    if isinstance(damaged, dict) and isinstance(damaged.get("model"), dict):
+        damaged["model"] = large | damaged["model"]
+    return record | {"description": damaged}
