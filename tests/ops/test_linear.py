@@ -71,9 +71,13 @@ def test_gelu_forward(
     )
     expected = exact_forward(device, x, weight, device.rounded_bias(bias))
     assert_close("hidden", hidden, expected, TOLERANCE, device.unit)
-    activated = activations.gelu_forward(expected)
+    check_activated(device, out, expected)
+
+
+def check_activated(device: Device, out: Array, hidden: Array) -> None:
+    activated = activations.gelu_forward(hidden)
     # The engine may take gelu of hidden before or after its rounding.
-    moved = device.unit * np.abs(activations.gelu_backward(expected, expected)).max()
+    moved = device.unit * np.abs(activations.gelu_backward(hidden, hidden)).max()
     tolerance = TOLERANCE + 1.1 * moved / np.abs(activated).max()
     assert_close("out", out, activated, tolerance, device.unit)
 
@@ -97,6 +101,39 @@ def test_residual_forward(
     )
     expected = ops.residual_forward(*exact(residual), exact_forward(device, x, weight, bias))
     assert_close("out", out, expected, TOLERANCE)
+
+
+# A few rows, one tile and what is beyond, and what is no multiple of anything.
+WITHOUT = [(1, 7, 2), (3, 9, 17), (9, 33, 5), (16, 64, 64), (31, 65, 48), (97, 193, 257)]
+
+
+@pytest.mark.parametrize("shape", WITHOUT, ids=lambda shape: "x".join(map(str, shape)))
+def test_forward_without_bias_or_residual(
+    device: Device, rng: np.random.Generator, shape: tuple[int, int, int]
+) -> None:
+    x, weight, bias = inputs(device, rng, shape)
+    N, rows, _ = shape
+    sums = ops.linear_forward(*exact(x, device.rounded(weight)))
+    (out,) = device.run("linear_forward", output(N, rows), x, weight, None, *shape)
+    assert_close("out", out, sums, TOLERANCE, device.unit)
+    hidden, out = device.run(
+        "linear_gelu_forward", output(N, rows), output(N, rows), x, weight, None, *shape
+    )
+    assert_close("hidden", hidden, sums, TOLERANCE, device.unit)
+    check_activated(device, out, sums)
+    residual = rng.standard_normal((N, rows), np.float32)
+    for with_residual, with_bias in ((False, False), (False, True), (True, False)):
+        (out,) = device.run(
+            "linear_residual_forward",
+            output(N, rows),
+            residual if with_residual else None,
+            x,
+            weight,
+            bias if with_bias else None,
+            *shape,
+        )
+        expected = sums + (residual if with_residual else 0.0) + (bias if with_bias else 0.0)
+        assert_close("out", out, expected, TOLERANCE)
 
 
 @linear_shapes
