@@ -42,7 +42,7 @@ def small_data(train_share: float = 0.9, **changes: Any) -> PreparedData:
     return dataclasses.replace(data, **changes)
 
 
-def small_model(seed: int = 0, **sizes: int) -> andrea.GPT:
+def small_model(seed: int = 0, **sizes: Any) -> andrea.GPT:
     vocab_size = small_tokenizer().vocab_size
     shape = {"vocab_size": vocab_size, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 16}
     return andrea.GPT(andrea.ModelConfig(**{**shape, **sizes}), seed=seed)

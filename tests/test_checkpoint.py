@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
 import random
 import shutil
@@ -22,6 +23,7 @@ import safetensors.numpy
 import andrea
 from andrea.errors import CheckpointError
 from andrea.runs.checkpoint import Checkpoint, CheckpointInfo, save_checkpoint
+from andrea.runs.tensorfile import write_tensor_file
 from andrea.training import train
 from small_runs import small_config, small_data, small_model, small_tokenizer, state_bytes
 
@@ -124,6 +126,90 @@ def test_another_shape_is_refused_with_both_sizes(saved: Path) -> None:
         with pytest.raises(CheckpointError, match="n_layer 2, but the model has n_layer 3"):
             checkpoint.load(deeper, moments=False)
     assert state_bytes(wider) == before
+
+
+def test_another_dialect_is_refused_by_the_setting_that_differs(saved: Path) -> None:
+    for name, value, ours in (
+        ("norm", "rmsnorm", "layernorm"),
+        ("residual", False, True),
+        ("activation", "relu", "gelu"),
+        ("mlp_dim", 65, 64),
+    ):
+        other = small_model(**{name: value})
+        with Checkpoint(saved) as checkpoint, pytest.raises(CheckpointError) as caught:
+            checkpoint.load(other, moments=True)
+        assert f"has {name} {ours}, but the model has {name} {value}" in str(caught.value)
+    # How a model began is no matter once it has weights.
+    began = small_model(init_std=0.5, scaled_init=False)
+    with Checkpoint(saved) as checkpoint:
+        checkpoint.load(began, moments=True)
+
+
+DIALECTS: dict[str, dict[str, Any]] = {
+    "no norms": {"norm_position": "none", "final_norm": False},
+    "norms without parameters": {"norm_affine": False, "attn_bias": False, "mlp_bias": False},
+    "an untied head": {"tie_embeddings": False, "embedding_norm": True, "norm": "rmsnorm"},
+    "a gate": {"activation": "swiglu", "mlp_dim": 5, "norm_position": "post"},
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+def test_a_dialect_comes_back_bit_for_bit(tmp_path: Path, dialect: dict[str, Any]) -> None:
+    model, other = small_model(**dialect), small_model(seed=9, **dialect)
+    for _ in train(model, small_data(), small_config(steps=2)):
+        pass
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, model, information(model))
+    with Checkpoint(path) as checkpoint:
+        assert checkpoint.info.model == model.config
+        checkpoint.load(other, moments=True)
+    assert state_bytes(other) == state_bytes(model) and other.step_count == 2
+
+
+@pytest.mark.parametrize(
+    ("claim", "told"),
+    [
+        ({"tie_embeddings": False}, "lm_head.weight is missing, the model needs ("),
+        ({"embedding_norm": True}, "ln_emb.weight is missing, the model needs (16,)"),
+        ({"mlp_dim": 2**30}, "h.1.mlp.c_fc.weight is (64, 16), the model needs (1073741824, 16)"),
+        ({"activation": "swiglu", "mlp_dim": 64}, "h.1.mlp.c_fc.weight is (64, 16), the model ne"),
+    ],
+)
+def test_a_dialect_that_the_tensors_are_not_of_is_refused(
+    tmp_path: Path, claim: dict[str, Any], told: str
+) -> None:
+    model = small_model()
+    path = tmp_path / "checkpoint.safetensors"
+    claimed = andrea.ModelConfig(**{**model.config.to_full_dict(), **claim})
+    save_checkpoint(path, model, dataclasses.replace(information(model), model=claimed))
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(path)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ({"norm": "batchnorm"}, "norm must be one of layernorm, rmsnorm"),
+        ({"residual": "yes"}, "residual must be True or False"),
+        ({"mlp_dim": -5}, "mlp_dim must be between"),
+        ({"init_std": None}, "init_std must be a number"),
+        ({"biases": True}, "unknown model setting 'biases'"),
+        ({"norm_position": "none", "final_norm": False, "norm": "rmsnorm"}, "has no norm"),
+    ],
+)
+def test_a_damaged_dialect_is_refused(saved: Path, model: dict[str, Any], told: str) -> None:
+    """By its metadata, which a program may have written: the file's own sum is right."""
+    with Checkpoint(saved) as checkpoint:
+        metadata = dict(checkpoint.tensors.metadata)
+        tensors = {
+            name: np.asarray(view) for name, view in safetensors.numpy.load_file(saved).items()
+        }
+    metadata["model"] = json.dumps({**json.loads(metadata["model"]), **model})
+    write_tensor_file(saved, tensors, metadata)
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(saved)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_tensors_that_contradict_the_configuration_are_refused(tmp_path: Path) -> None:
