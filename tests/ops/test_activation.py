@@ -72,7 +72,7 @@ def test_everywhere(device: Device, name: str) -> None:
     nonzero = (np.abs(x) < 4) & (exact != 0)
     assert (np.abs(out[exact == 0]) < 1e-15).all()
     ratio = out[nonzero] / exact[nonzero]
-    assert_close("out / exact", ratio, np.ones(ratio.size), TOLERANCE, device.unit)
+    assert_close("out / exact", ratio, np.ones(ratio.size), 2 * TOLERANCE, device.unit)
     slope, _ = backward(device, name, x, np.ones_like(x))
     exact = activations.backward(name, np.ones(x.shape), x.astype(float))
     assert_close("derivative", slope, exact, TOLERANCE, device.unit)
@@ -87,7 +87,7 @@ def test_gates_everywhere(device: Device, rng: np.random.Generator) -> None:
     out = forward(device, "swiglu", x)
     nonzero = exact != 0
     ratio = out[nonzero] / exact[nonzero]
-    assert_close("out / exact", ratio, np.ones(ratio.size), TOLERANCE, device.unit)
+    assert_close("out / exact", ratio, np.ones(ratio.size), 2 * TOLERANCE, device.unit)
     assert not out[~nonzero].any()
     dx, _ = backward(device, "swiglu", x, np.ones_like(gate))
     exact = activations.backward("swiglu", np.ones(gate.shape), x.astype(float))
