@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from andrea import PRESETS, ConfigError
+from andrea import PRESETS, ConfigError, ModelConfig
 from andrea.cli import main
 from andrea.cli.dialect_options import ALL_BIASES, SWITCHES, given_switches
 from andrea.cli.training.settings import settle
@@ -20,6 +21,7 @@ from andrea.runconfig import SECTIONS, read_config
 from andrea.runs.folder import RunFolder
 from cli_process import TINY_RUN, Shell, checkpoints
 from extras import needs
+from native_build import REPOSITORY
 from served_model import Server
 
 # As far from GPT-2 as can be.
@@ -39,6 +41,7 @@ ODD_DIALECT = {
     "init_std": 0.05,
 }
 STEPS = 6
+PAGE = REPOSITORY / "docs" / "dialects.md"
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +267,7 @@ def test_a_preset_with_another_dialect_may_be_named_again(shell: Shell) -> None:
     assert row(output, "dialect").startswith("RMSNorm without gain, a norm after the embeddings")
     with RunFolder.open(shell.folder / "micro") as run:
         own = {**DIALECTS["microgpt"], "attn_bias": True, "mlp_bias": True, "activation": "gelu"}
-        assert run.info.model == type(run.info.model)(
+        assert run.info.model == ModelConfig(
             **{**PRESETS["microgpt"], **own, "vocab_size": run.info.model.vocab_size, "n_layer": 2}
         )
     again = ("--dialect", "microgpt", "--activation", "gelu", "--bias", "--steps", "3")
@@ -336,3 +339,34 @@ def test_info_says_the_dialect() -> None:
 def test_info_refuses(words: tuple[str, ...], told: str) -> None:
     result = CliRunner().invoke(main, ["info", *words])
     assert result.exit_code == 1 and told in result.output and result.output.count("\n") == 1
+
+
+# ---- the page
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="no pages beside the tests")
+def test_the_tables_of_the_page_are_the_packages() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text("utf-8").splitlines()
+        if line.startswith("|")
+    ]
+    told = {name: cells[1] for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
+    assert set(DIALECT_SETTINGS) <= set(told)
+    for name, values in CHOICES.items():
+        assert tuple(re.findall(r"`(\w+)`", told[name])) == values
+    for setting in dataclasses.fields(ModelConfig):
+        if isinstance(setting.default, bool):
+            expected = "on, off" if setting.default else "off, on"
+            assert told[setting.name] == expected, setting.name
+    presets = {cells[0].strip("`"): cells[1:] for cells in rows if len(cells) == 7}
+    for name, sizes in PRESETS.items():
+        *numbers, vocabulary, count = presets[name]
+        keys = ("n_layer", "n_head", "n_embd", "block_size")
+        assert numbers == [str(sizes[key]) for key in keys]
+        assert vocabulary == (str(sizes["vocab_size"]) if sizes["vocab_size"] else "from the text")
+        assert not count or count == f"{info(name)['parameters']:,}"
+    layouts = [cells for cells in rows if len(cells) == 2 and cells[1][0].isdigit()]
+    assert len(layouts) == 5
+    for options, count in layouts:
+        assert count == f"{info('andrea-120m', *options.strip('`').split())['parameters']:,}"
