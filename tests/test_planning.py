@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 import andrea
 from andrea import PRESETS, ModelConfig
+from andrea.config import DIALECTS
 from andrea.errors import ConfigError
 from andrea.planning.machine import available_memory, measure_flops, probe
 from andrea.planning.memory import TooLarge
 from andrea.planning.plan import DEFAULT_SECONDS, Choices, Plan, needs_speed, plan, preset_tokenizer
+from andrea.planning.shapes import check_choices
 from andrea.planning.sizes import flops_per_token, memory_plan, num_parameters, parameter_table
 from small_runs import small_config, small_model, state_bytes
 
@@ -156,7 +158,40 @@ def test_presets_keep_their_shape(preset: str) -> None:
     assert deeper.model.to_dict() == {**expected, "n_layer": 2, "block_size": 32}
 
 
+def test_a_dialect_is_kept_by_every_shape() -> None:
+    chosen = {"dialect": "microgpt", "activation": "swiglu", "attn_bias": True}
+    expected = {**DIALECTS["microgpt"], "activation": "swiglu", "attn_bias": True}
+    del expected["attn_bias"]  # that is GPT-2's
+    for seconds in (1.0, 3e3, 1e7):
+        model = planned(seconds=seconds, train_tokens=10**9, **chosen).model
+        assert model.dialect() == expected
+        assert model.mlp_dim % 64 == 0 and 0 <= model.mlp_dim - 8 * model.n_embd / 3 < 64
+    of_the_preset = planned(preset="microgpt", tie_embeddings=True, mlp_dim=5).model
+    assert of_the_preset.tie_embeddings and of_the_preset.norm == "rmsnorm"
+    assert of_the_preset.mlp_dim == 5
+    assert planned(preset="microgpt", dialect="gpt2").model.dialect() == {}
+
+
+def test_a_model_with_more_work_per_token_gets_fewer_tokens() -> None:
+    """Of the same shape and time: the plan counts the dialect's own operations and parameters."""
+    fixed = {"n_layer": 8, "n_embd": 512, "block_size": 256, "seconds": 3e6, "train_tokens": 10**9}
+    usual, wide = planned(**fixed), planned(**fixed, mlp_dim=64 * 512)
+    assert wide.flops_per_token > 4 * usual.flops_per_token
+    assert wide.parameters > 4 * usual.parameters
+    assert wide.train.batch_size < usual.train.batch_size
+    assert wide.memory["parameters"] > 4 * usual.memory["parameters"]
+
+
+def test_choices_that_no_model_can_have_are_refused_before_the_text() -> None:
+    check_choices(Choices(preset="microgpt", n_layer=3))
+    for fixed in ({"n_embd": 10, "n_head": 3}, {"norm_position": "up"}, {"block_size": 0}):
+        with pytest.raises(ConfigError):
+            check_choices(Choices(**fixed))
+
+
 def test_a_presets_tokenizer() -> None:
+    assert preset_tokenizer("gpt2") == ("bpe", 50257)
+    assert preset_tokenizer("microgpt") == ("auto", None)
     assert preset_tokenizer(None) == ("auto", None)
     assert preset_tokenizer("andrea-nano") == ("auto", None)
     assert preset_tokenizer("andrea-120m") == ("bpe", 8449)
