@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.campaign import Reader, run_cases, seeds_for
-from fuzz.checkpoints import CheckpointBytes, DamagedRun, SealedCheckpoint
+from fuzz.checkpoints import CheckpointBytes, DamagedRun, SealedCheckpoint, SealedDialect
 from fuzz.incidents import IncidentFile
 from fuzz.models import CarriedRecord, FamilyFiles, HubFolder, LlmcFiles
 from fuzz.records import CacheFiles, ConfigurationFile, RunLogFile, Settings, TokenizerRecord
@@ -20,6 +20,7 @@ from fuzz.texts import GzippedText, JsonLines, Parquet, PlainText
 READERS: dict[type[Reader], tuple[int, set[str]]] = {
     CheckpointBytes: (150, {"refused"}),
     SealedCheckpoint: (150, {"refused", "read"}),
+    SealedDialect: (150, {"refused", "read"}),
     DamagedRun: (40, {"refused", "read", "fell back"}),
     TokenizerRecord: (400, {"refused", "read"}),
     Settings: (500, {"refused", "read"}),

@@ -7,7 +7,7 @@ import json
 import shutil
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -66,9 +66,12 @@ def damage_sealed(random: Random, content: bytes, entries: tuple[str, ...] = ENT
 class _Checkpoints:
     """A small checkpoint with everything in it, and its damaged copies."""
 
+    # What of its model is not GPT-2's.
+    dialect: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, folder: Path) -> None:
         tokenizer = train_tokenizer("bpe", ["the theme of the thesis"], vocab_size=259).tokenizer
-        self.config = andrea.ModelConfig(tokenizer.vocab_size, 4, 1, 1, 4)
+        self.config = andrea.ModelConfig(tokenizer.vocab_size, 4, 1, 1, 4, **self.dialect)
         self.model = andrea.GPT(self.config, seed=3)
         path = folder / "good.safetensors"
         info = CheckpointInfo(
@@ -118,6 +121,21 @@ class SealedCheckpoint(_Checkpoints):
         there = safetensors.numpy.load_file(path)
         for name, values in getattr(self.other, kind)().items():
             np.testing.assert_array_equal(values, there[prefix + name], err_msg=name)
+
+
+class SealedDialect(SealedCheckpoint):
+    """One whose model has other tensors than GPT-2's, and more to be said of it."""
+
+    dialect: ClassVar[dict[str, Any]] = {
+        "norm": "rmsnorm",
+        "norm_position": "post",
+        "activation": "swiglu",
+        "mlp_dim": 6,
+        "attn_bias": False,
+        "tie_embeddings": False,
+        "embedding_norm": True,
+        "init_std": 0.5,
+    }
 
 
 class DamagedRun:
