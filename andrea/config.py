@@ -31,7 +31,8 @@ class ModelConfig:
         n_head: attention heads of a block; divides n_embd.
         n_embd: width of the residual stream.
         mlp_dim: width of the MLP after its activation; 0: 4 x n_embd, and of swiglu, which has two
-            matrices for one, 8/3 x n_embd rounded up to a multiple of 64.
+            matrices for one, 8/3 x n_embd rounded up to a multiple of 64. The attribute is never
+            0, so that `dataclasses.replace` keeps the width.
         norm: "layernorm", or "rmsnorm", which does not centre.
         norm_affine: norms have a learned gain, layer norms a learned bias too.
         norm_position: "pre", x + f(norm(x)); "post", norm(x + f(x)); or "none", x + f(x).
@@ -87,6 +88,11 @@ class ModelConfig:
                         f"{name} is {value!r}, but the model has no norm: norm_position is "
                         "'none', and there is no final and no embedding norm"
                     )
+
+    def __repr__(self) -> str:
+        """The sizes, and what is not GPT-2's, as Python would read it."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.to_dict().items())
+        return f"ModelConfig({given})"
 
     @property
     def head_dim(self) -> int:

@@ -43,7 +43,7 @@ class GPT(ModelMemory):
     may use a model.
 
     Args:
-        config: the model's sizes.
+        config: the model's sizes and dialect.
         device: "cpu"; "cuda", the first GPU, or "cuda:1" and so on; or "auto": a GPU where one can
             be used, else the CPU.
         precision: "fp32"; "bf16", which multiplies and keeps activations in bfloat16, and sums in
@@ -82,7 +82,7 @@ class GPT(ModelMemory):
 
     @property
     def config(self) -> ModelConfig:
-        """The model's sizes."""
+        """The model's sizes and dialect."""
         return self._config
 
     @property

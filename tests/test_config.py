@@ -100,6 +100,19 @@ def test_what_is_written_is_read_again(dialect: dict[str, Any]) -> None:
         assert not is_read_as(config, without), f"{name} need not have been written"
 
 
+@settings(max_examples=30, deadline=None)
+@given(dialect=ANY_DIALECT)
+def test_what_is_printed_is_python(dialect: dict[str, Any]) -> None:
+    config = config_of(**dialect)
+    assert eval(repr(config)) == config
+
+
+def test_a_gpt2_is_printed_in_short() -> None:
+    expected = "ModelConfig(vocab_size=13, block_size=7, n_layer=2, n_head=2, n_embd=12"
+    assert repr(config_of()) == expected + ")"
+    assert repr(config_of(norm="rmsnorm")) == expected + ", norm='rmsnorm')"
+
+
 def test_equal_numbers_are_equal_data() -> None:
     assert json.dumps(config_of(init_std=1).to_dict()) == json.dumps(
         config_of(init_std=1.0).to_dict()
