@@ -25,7 +25,7 @@ andrea export runs/book --format gguf --precision q8_0 --out book.gguf
 _TOKENS = "llmc-tokens"
 _FORMATS = ("hf", "gguf", "llmc", "andrea", "safetensors", _TOKENS)
 _PRECISIONS = ("f32", "f16", "bf16", "q8_0")
-ORDERS = ("layers", "kinds")
+ORDERS = ("layers", "kinds", "head-first")
 
 
 @click.command(
@@ -62,7 +62,8 @@ ORDERS = ("layers", "kinds")
     section="Options",
     type=click.Choice(ORDERS),
     default="layers",
-    help="Of andrea: tensors layer by layer, or one kind of all layers first.  [default: layers]",
+    help="Of andrea: tensors layer by layer, one kind of all layers first, or layers after the "
+    "head.  [default: layers]",
 )
 @option(
     "--text",
@@ -85,6 +86,7 @@ def command(
     if bool(text) != (format_name == _TOKENS):
         raise click.UsageError(f"--text and --format {_TOKENS} go together")
     from andrea.formats.exporting import FORMATS, export
+    from andrea.formats.family import layout_name
     from andrea.formats.weights import of_run
     from andrea.runs.folder import RunFolder
     from andrea.words import size
@@ -96,8 +98,11 @@ def command(
         if format_name == _TOKENS:
             told = _export_tokens(folder, text, out)
         else:
-            export(of_run(folder), out, format_name, precision=precision, order=order)
+            weights = of_run(folder)
+            export(weights, out, format_name, precision=precision, order=order)
             told = FORMATS[format_name].told
+            if format_name == "andrea":
+                told += f"; layout: {layout_name(weights.config)}; order: {order}"
     files = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
     written = size(sum(path.stat().st_size for path in files))
     click.echo(f"wrote {out}, {written}: {told}")

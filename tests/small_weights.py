@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,9 @@ TEXT = (
 
 KINDS = ("bpe", "byte", "char")
 
+# The least of tensors that GPT-2's formats can fill up.
+LEAST = {"norm_affine": False, "attn_bias": False, "mlp_bias": False}
+
 
 def small_tokenizer(kind: str) -> Tokenizer:
     if kind == "byte":
@@ -31,13 +36,13 @@ def gpt2_like_tokenizer() -> BPETokenizer:
     return BPETokenizer((pair // 256, pair % 256) for pair in range(50_000))
 
 
-def small_config(vocab_size: int, **sizes: int) -> andrea.ModelConfig:
-    shape = {"block_size": 24, "n_layer": 2, "n_head": 4, "n_embd": 32}
+def small_config(vocab_size: int, **sizes: Any) -> andrea.ModelConfig:
+    shape: dict[str, Any] = {"block_size": 24, "n_layer": 2, "n_head": 4, "n_embd": 32}
     return andrea.ModelConfig(vocab_size, **{**shape, **sizes})
 
 
 def small_weights(
-    tokenizer: Tokenizer, *, moments: bool = False, seed: int = 0, **sizes: int
+    tokenizer: Tokenizer, *, moments: bool = False, seed: int = 0, **sizes: Any
 ) -> Weights:
     config = small_config(tokenizer.vocab_size, **sizes)
     rng = np.random.default_rng(seed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from andrea.formats.gguf import export_gguf, gguf_name
 from andrea.formats.tokenizer_json import to_tokenizer_json
 from andrea.formats.weights import tensor_shapes
 from andrea.tokenizers import BPETokenizer, CarriedTokenizer
+from extras import needs
 from reference import gpt
 from reference.compare import assert_close
 from small_weights import (
     KINDS,
+    LEAST,
     TEXT,
     model_of,
     small_tokenizer,
@@ -26,7 +30,9 @@ from small_weights import (
     some_tokens,
 )
 
-gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+pytestmark = needs("gguf", extra="gguf")
+if find_spec("gguf") is not None:
+    import gguf
 
 # Relative to the largest logit; a block of 8 bits rounds by 1/254 of its largest value.
 TOLERANCES = {"f32": 1e-5, "f16": 5e-3, "bf16": 5e-2, "q8_0": 5e-2}
@@ -68,6 +74,24 @@ def test_tensors_are_those_of_the_model(precision: str, tmp_path: Path) -> None:
     measured = gpt.logits(parameters, config, tokens)
     expected = model_of(weights).logits(tokens)
     assert_close(f"{precision} logits", measured, expected, TOLERANCES[precision])
+
+
+def test_a_gpt2_of_another_dialect_has_all_tensors(tmp_path: Path) -> None:
+    """llama.cpp asks for every bias and gain, and takes a head of its own and an MLP of any width:
+    with those the file computes what the model does."""
+    weights = small_weights(small_tokenizer("byte"), **LEAST, mlp_dim=52, tie_embeddings=False)
+    config = weights.config
+    export_gguf(weights, tmp_path / "model.gguf")
+    reader = gguf.GGUFReader(tmp_path / "model.gguf")
+    assert fields(reader)["gpt2.feed_forward_length"] == 52
+    full = dataclasses.replace(config, norm_affine=True, attn_bias=True, mlp_bias=True)
+    names = {gguf_name(name): name for name in gpt.parameter_shapes(full)}
+    assert names["output.weight"] == "lm_head.weight"
+    found = {names[t.name]: np.array(t.data, np.float64) for t in reader.tensors}
+    assert {name: t.shape for name, t in found.items()} == gpt.parameter_shapes(full)
+    tokens = some_tokens(config.vocab_size, config.block_size)
+    measured = model_of(weights).logits(tokens)
+    assert_close("logits", measured, gpt.logits(found, full, tokens), 1e-5)
 
 
 def test_rows_that_no_block_fits_are_float16(tmp_path: Path) -> None:

@@ -5,98 +5,116 @@ The file says neither shapes nor order: the caller gives the shape, and n tells 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from andrea.closing import Closing
-from andrea.config import ModelConfig
-from andrea.errors import ArgumentError, CheckpointError
+from andrea.config import DIALECTS, ModelConfig
+from andrea.errors import ArgumentError, CheckpointError, ConfigError
+from andrea.planning.sizes import num_parameters
 from andrea.runs.tensorfile import Tensor
 from andrea.tokenizers import Tokenizer
 
 from .raw import INT32, LARGEST_INT32, RawFile, raw_writer
 from .weights import Weights, tensor_shapes
 
-# Of tensors with a layer's number: layer by layer, or first one kind of all layers, then the next.
-ORDERS = ("layers", "kinds")
+# Layer by layer, the head last; one kind of tensor of all layers, then the next, the head last; or
+# layer by layer with the head after the two embeddings, as the ancestor's own program keeps it.
+ORDERS = ("layers", "kinds", "head-first")
+_HEAD = "lm_head.weight"
 _HEADER = 8
 _NUMBER = 4
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which tensors a model of the family has; norms: gain and bias of the layer norms."""
+    """Which tensors a model of the family has, in words and as a dialect of Andrea's."""
 
     name: str
-    tied: bool
-    attention_bias: bool
-    mlp_bias: bool
-    norms: bool
+    dialect: Mapping[str, Any]
 
-    def num_parameters(self, config: ModelConfig) -> int:
-        """How many numbers a model of this layout and shape has."""
-        width, hidden = config.n_embd, config.mlp_dim
-        block = 4 * width * width + 2 * width * hidden
-        block += 4 * width * self.attention_bias + (width + hidden) * self.mlp_bias
-        block += 4 * width * self.norms
-        tables = (2 - self.tied) * config.vocab_size + config.block_size
-        return tables * width + config.n_layer * block + 2 * width * self.norms
+    def config(self, shape: ModelConfig, known: Mapping[str, Any]) -> ModelConfig:
+        """The model of this layout with another one's sizes, and with what is known of it.
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether Andrea's engine holds such a model."""
-        return self.tied and self.attention_bias and self.mlp_bias and self.norms
+        Raises:
+            ConfigError: that can't be together.
+        """
+        sizes = {name: getattr(shape, name) for name in _SIZES}
+        return ModelConfig(**{**self.dialect, **known, **sizes})
 
 
+_SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "mlp_dim")
+_NO_BIASES = {"attn_bias": False, "mlp_bias": False}
+_UNTIED = {"tie_embeddings": False}
 LAYOUTS = (
-    Layout("tied, all biases, norms with gain and bias", True, True, True, True),
-    Layout("tied, MLP bias only, norms with gain and bias", True, False, True, True),
-    Layout("untied head, no biases, norms without parameters", False, False, False, False),
-    Layout("untied head, no biases, norms with gain and bias", False, False, False, True),
-    Layout("untied head, all biases, norms with gain and bias", False, True, True, True),
+    Layout("tied, all biases, norms with gain and bias", {}),
+    Layout("tied, MLP bias only, norms with gain and bias", {"attn_bias": False}),
+    Layout("untied head, no biases, norms without parameters", DIALECTS["microgpt"]),
+    Layout("untied head, no biases, norms with gain and bias", {**_UNTIED, **_NO_BIASES}),
+    Layout("untied head, all biases, norms with gain and bias", _UNTIED),
 )
 
 
-def ordered(names: Mapping[str, tuple[int, ...]], order: str) -> list[str]:
-    """The tensors' names in one of ORDERS; `names` are in the order "layers".
+def ordered(names: Mapping[str, Any], order: str) -> list[str]:
+    """The tensors' names in one of ORDERS; `names` are in the engine's order.
 
     Raises:
         ArgumentError: there is no such order.
     """
     if order not in ORDERS:
         raise ArgumentError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-    if order == "layers":
+    if order == "head-first":
         return list(names)
     found: dict[str, list[str]] = {}
     for name in names:
-        kind = "h.*." + name.split(".", 2)[2] if name.startswith("h.") else name
+        is_of_layer = order == "kinds" and name.startswith("h.")
+        kind = "h.*." + name.split(".", 2)[2] if is_of_layer else name
         found.setdefault(kind, []).append(name)
-    return [name for of_kind in found.values() for name in of_kind]
+    head = found.pop(_HEAD, [])
+    return [name for of_kind in found.values() for name in of_kind] + head
 
 
-def layout_of(path: Path, count: int, config: ModelConfig) -> Layout:
-    """The layout that has so many parameters at this shape.
+def layout_name(config: ModelConfig) -> str:
+    """A model's layout in words, by the tensors that it has."""
+    shape = dataclasses.replace(config, n_layer=1)
+    tensors = tensor_shapes(shape)
+    same = (layout for layout in LAYOUTS if tensor_shapes(layout.config(shape, {})) == tensors)
+    return next((layout.name for layout in same), "a layout of its own")
+
+
+def config_of(path: Path, count: int, shape: ModelConfig, known: Mapping[str, Any]) -> ModelConfig:
+    """The model of `shape`'s sizes that has so many parameters and agrees with what is known.
 
     Raises:
-        CheckpointError: none has, or one that Andrea's engine can't hold.
+        CheckpointError: none has, or more than one.
+        ConfigError: what is known contradicts itself.
     """
-    fitting = [layout for layout in LAYOUTS if layout.num_parameters(config) == count]
-    if not fitting:
-        known = "; ".join(f"{layout.num_parameters(config):,} {layout.name}" for layout in LAYOUTS)
+    candidates = [LAYOUTS[0].config(shape, known)]
+    for layout in LAYOUTS[1:]:
+        with contextlib.suppress(ConfigError):
+            candidates.append(layout.config(shape, known))
+    counts = {config: num_parameters(config) for config in candidates}
+    fitting = [config for config, needed in counts.items() if needed == count]
+    # Of those with the same tensors the first has the least that is not known.
+    if len({layout_name(config) for config in fitting}) == 1:
+        return fitting[0]
+    sizes = ", ".join(f"{name} {getattr(shape, name)}" for name in _SIZES)
+    if fitting:
+        names = " and ".join(dict.fromkeys(layout_name(config) for config in fitting))
         raise CheckpointError(
-            f"{path} has {count:,} parameters, and no layout of vocab_size {config.vocab_size}, "
-            f"block_size {config.block_size}, n_layer {config.n_layer}, n_embd {config.n_embd} "
-            f"has so many: {known}"
+            f"{path} has {count:,} parameters, and more than one layout of {sizes} has so many: "
+            f"{names}; say more of its dialect"
         )
-    for layout in fitting:
-        if layout.is_ours:
-            return layout
+    needs = {f"{needed:,} {layout_name(config)}": None for config, needed in counts.items()}
     raise CheckpointError(
-        f"{path} is a model of another layout: {fitting[0].name}; "
-        f"this Andrea trains models of the layout: {LAYOUTS[0].name}"
+        f"{path} has {count:,} parameters, and no layout of {sizes} has so many: "
+        + "; ".join(needs)
     )
 
 
@@ -104,8 +122,10 @@ class FamilyFile(Closing):
     """A checkpoint of the family, open for reading; `weights` are read from it while it is open.
 
     Raises:
+        ArgumentError: there is no such order.
         CheckpointError: the file can't be read, its size isn't what its count needs, or the count
-            isn't what the shape needs.
+            isn't what any layout of the shape needs.
+        ConfigError: what is known contradicts itself.
     """
 
     def __init__(
@@ -115,13 +135,18 @@ class FamilyFile(Closing):
         tokenizer: Tokenizer | None = None,
         *,
         order: str = "layers",
+        known: Mapping[str, Any] | None = None,
     ) -> None:
-        shapes = tensor_shapes(config)
-        names = ordered(shapes, order)
+        """Take the file, a model of its sizes, and what is known of its dialect: where it is None,
+        what of that model's isn't GPT-2's. The rest is the layout's that fits."""
+        ordered({}, order)
         self._file = RawFile(path)
         try:
             step, count = self._header()
-            layout_of(path, count, config)
+            # By arithmetic alone, so that the names of tensors are as many as the file can hold.
+            config = config_of(path, count, config, config.dialect() if known is None else known)
+            shapes = tensor_shapes(config)
+            names = ordered(shapes, order)
             parts: list[dict[str, Tensor]] = []
             offset = _HEADER
             for _ in range(3):
@@ -162,12 +187,13 @@ def export_family(weights: Weights, path: Path, *, order: str = "layers") -> Non
     """Write a checkpoint of the family; moments that aren't known are zeros, of step 0.
 
     Raises:
+        ArgumentError: there is no such order.
         CheckpointError: there are more parameters or steps than the file can count, or the disk
             refuses.
     """
     shapes = tensor_shapes(weights.config)
     names = ordered(shapes, order)
-    count = LAYOUTS[0].num_parameters(weights.config)
+    count = num_parameters(weights.config)
     moments = weights.first_moments, weights.second_moments
     step = 0 if None in moments else weights.step
     if max(count, step) > LARGEST_INT32:

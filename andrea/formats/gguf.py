@@ -28,6 +28,7 @@ from andrea.tokenizers import (
 )
 from andrea.tokenizers.bpe import byte_symbols
 
+from .gpt2 import as_gpt2
 from .new_folder import refuse_existing
 from .tokenizer_json import is_gpt2_split, marker_of, stored_merges, symbol_merges, token_symbols
 from .weights import Weights, tensor_shapes
@@ -37,6 +38,7 @@ PRECISIONS = ("f32", "f16", "bf16", "q8_0")
 _NAMES = {
     "wte": "token_embd",
     "wpe": "position_embd",
+    "lm_head": "output",
     "ln_f": "output_norm",
     "ln_1": "attn_norm",
     "attn.c_attn": "attn_qkv",
@@ -71,8 +73,8 @@ def export_gguf(weights: Weights, path: Path, *, precision: str = "f32", name: s
     """Write a file for llama.cpp in one of PRECISIONS; `name` is the model's, for people.
 
     Raises:
-        CheckpointError: the package isn't installed, there is something at `path`, a value doesn't
-            fit the precision, or the disk refuses.
+        CheckpointError: the package isn't installed, there is something at `path`, the model is no
+            GPT-2, a value doesn't fit the precision, or the disk refuses.
         TokenizerError: llama.cpp can't make the tokens of these weights' tokenizer.
     """
     library = _package()
@@ -80,6 +82,7 @@ def export_gguf(weights: Weights, path: Path, *, precision: str = "f32", name: s
         raise CheckpointError(
             f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r:.20}"
         )
+    weights = as_gpt2(weights, "llama.cpp's GPT-2", tie_embeddings=(False,), mlp_dim=None)
     tokenizer = weights.tokenizer
     if tokenizer is None:
         raise CheckpointError("a GGUF file has a tokenizer, but these weights come without one")

@@ -1,10 +1,11 @@
 """Hugging Face's GPT-2: folders for `GPT2LMHeadModel` and `AutoTokenizer`, written and read.
 
-GPT-2 keeps its linear weights as [in, out] there, and its head is the token embedding.
+GPT-2 keeps its linear weights as [in, out] there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from andrea.errors import CheckpointError, ConfigError, TokenizerError
 from andrea.runs.tensorfile import Tensor, write_tensor_file
 from andrea.tokenizers import Tokenizer
 
+from .gpt2 import as_gpt2
 from .new_folder import new_folder, write_json
 from .safetensors_file import INDEX, SINGLE, SafetensorsFolder, read_json
 from .tokenizer_json import from_tokenizer_json, marker_of, to_tokenizer_json
@@ -31,25 +33,37 @@ _HEAD = "lm_head.weight"
 _MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 
 
+def stored_name(name: str) -> str:
+    """A tensor's name in the library's files: the head is beside the trunk."""
+    return name if name == _HEAD else _TRUNK + name
+
+
 def is_transposed(name: str) -> bool:
     """Whether GPT-2 keeps this tensor of ours the other way round: the blocks' linear weights."""
     return name.startswith("h.") and name.endswith(".weight") and ".ln_" not in name
 
 
-# ---- what the architecture can express: key of config.json -> the one value that Andrea has
+# ---- what the architecture can express
 
+# key of config.json -> the one value that Andrea has, and what means the same
 _FIXED: dict[str, tuple[Any, ...]] = {
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
     "layer_norm_epsilon": (1e-5,),
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
-    "tie_word_embeddings": (True,),
 }
+# Andrea's name of an activation -> the library's, the first as it is written
+_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "gelu": ("gelu_new", "gelu_pytorch_tanh"),
+    "gelu_erf": ("gelu",),
+    "relu": ("relu",),
+    "relu2": ("relu2",),
+}
+_HOLDER = "a GPT-2 of Hugging Face"
 
 
 def config_json(config: ModelConfig, end_of_document: int) -> dict[str, Any]:
-    """The config.json of a model."""
+    """The config.json of a model that `as_gpt2` allows with these activations and any MLP."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -59,13 +73,15 @@ def config_json(config: ModelConfig, end_of_document: int) -> dict[str, Any]:
         "n_embd": config.n_embd,
         "n_layer": config.n_layer,
         "n_head": config.n_head,
-        "n_inner": None,
+        "n_inner": None if config.mlp_dim == 4 * config.n_embd else config.mlp_dim,
+        "activation_function": _ACTIVATIONS[config.activation][0],
         **{key: values[0] for key, values in _FIXED.items()},
+        "tie_word_embeddings": config.tie_embeddings,
         "reorder_and_upcast_attn": False,
         "attn_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "resid_pdrop": 0.0,
-        "initializer_range": 0.02,
+        "initializer_range": config.init_std,
         "bos_token_id": end_of_document,
         "eos_token_id": end_of_document,
         "torch_dtype": "float32",
@@ -74,7 +90,7 @@ def config_json(config: ModelConfig, end_of_document: int) -> dict[str, Any]:
 
 
 def config_of(values: Mapping[str, Any], path: Path) -> ModelConfig:
-    """The sizes that a config.json says.
+    """The model that a config.json describes.
 
     Raises:
         CheckpointError: it is of another architecture, or of a kind of GPT-2 that Andrea lacks.
@@ -99,13 +115,31 @@ def config_of(values: Mapping[str, Any], path: Path) -> ModelConfig:
     missing = next((name for name, size in sizes.items() if size is None), None)
     if missing is not None:
         raise CheckpointError(f"{path} does not say {missing.replace('block_size', 'n_positions')}")
-    config = ModelConfig.from_dict(sizes)
-    inner = values.get("n_inner")
-    if inner is not None and inner != config.mlp_dim:
+    return ModelConfig.from_dict({**sizes, **_dialect(values, path)})
+
+
+def _dialect(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What of a config.json is not in its sizes."""
+    function = values.get("activation_function", "gelu_new")
+    activation = next((ours for ours, names in _ACTIVATIONS.items() if function in names), None)
+    if activation is None:
+        known = ", ".join(name for names in _ACTIVATIONS.values() for name in names)
         raise CheckpointError(
-            f"{path} has n_inner {inner!r:.20}, Andrea's models have 4 x n_embd, {config.mlp_dim}"
+            f"{path} has activation_function {function!r:.40}, Andrea's models have {known}"
         )
-    return config
+    is_tied, inner = values.get("tie_word_embeddings", True), values.get("n_inner")
+    if not isinstance(is_tied, bool):
+        raise CheckpointError(f"{path} has tie_word_embeddings {is_tied!r:.40}: true or false")
+    # 0 is the usual width for ModelConfig, and none at all here.
+    if inner is not None and (type(inner) is not int or inner < 1):
+        raise CheckpointError(f"{path} has n_inner {inner!r:.40}: the MLP's width is 1 or more")
+    found = {"activation": activation, "tie_embeddings": is_tied, "mlp_dim": inner or 0}
+    # How the model was initialised: told on, where it is a number that can be meant.
+    deviation = values.get("initializer_range")
+    with contextlib.suppress(ConfigError):
+        ModelConfig(1, 1, 1, 1, 1, init_std=deviation)  # type: ignore[arg-type]
+        found["init_std"] = deviation
+    return found
 
 
 # ---- out
@@ -115,10 +149,17 @@ def export_hf(weights: Weights, path: Path) -> None:
     """Write a folder that `transformers` loads.
 
     Raises:
-        CheckpointError: there is something at `path`, the weights come without a tokenizer, or the
-            disk refuses.
+        CheckpointError: there is something at `path`, the weights come without a tokenizer or are
+            no GPT-2's, or the disk refuses.
         TokenizerError: the tokenizer can't be written as tokenizer.json.
     """
+    weights = as_gpt2(
+        weights,
+        _HOLDER,
+        activation=tuple(_ACTIVATIONS)[1:],
+        tie_embeddings=(False,),
+        mlp_dim=None,
+    )
     tokenizer = weights.tokenizer
     if tokenizer is None:
         raise CheckpointError("a Hugging Face folder has a tokenizer, but these weights have none")
@@ -145,7 +186,7 @@ def export_hf(weights: Weights, path: Path) -> None:
 
 def _hf_tensors(weights: Weights) -> dict[str, Tensor]:
     return {
-        _TRUNK + name: _transposed(tensor) if is_transposed(name) else tensor
+        stored_name(name): _transposed(tensor) if is_transposed(name) else tensor
         for name, tensor in weights.parameters.items()
     }
 
@@ -206,7 +247,7 @@ class HFFolder(SafetensorsFolder):
         tensors: dict[str, Tensor] = {}
         for name, shape in tensor_shapes(config).items():
             if name not in stored:
-                raise CheckpointError(f"{self.folder}: the tensor {_TRUNK}{name} is missing")
+                raise CheckpointError(f"{self.folder}: the tensor {stored_name(name)} is missing")
             tensor = self.tensor(stored.pop(name))
             there = shape[::-1] if is_transposed(name) else shape
             if tensor.shape != there:
@@ -227,7 +268,8 @@ class HFFolder(SafetensorsFolder):
             np.asarray(head), np.asarray(embedding)
         ):
             raise CheckpointError(
-                f"{self.folder}: {_HEAD} is not the token embedding; the head of Andrea's models is"
+                f"{self.folder}: {_HEAD} is not the token embedding, "
+                f"but {CONFIG} says that the two are tied"
             )
 
 

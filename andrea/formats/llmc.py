@@ -20,6 +20,7 @@ from andrea.runs.tensorfile import Tensor
 from andrea.tokenizers import Tokenizer
 
 from .family import ordered
+from .gpt2 import as_gpt2
 from .raw import BFLOAT16, FLOAT32, INT32, LARGEST_INT32, RawFile, raw_writer
 from .weights import Weights, tensor_shapes
 
@@ -124,11 +125,12 @@ def export_llmc(weights: Weights, path: Path, *, precision: str = "f32") -> None
     """Write a model for llm.c: version 3 of precision "f32", version 5 of "bf16".
 
     Raises:
-        CheckpointError: there is no such version, or the disk refuses.
+        CheckpointError: there is no such version, the model is no GPT-2, or the disk refuses.
     """
     versions = {"f32": 3, "bf16": 5}
     if precision not in versions:
         raise CheckpointError(f"llm.c's models are f32 or bf16, not {precision!r:.20}")
+    weights = as_gpt2(weights, "llm.c")
     version = versions[precision]
     config, dtype = weights.config, _VERSIONS[version]
     padded = -(-config.vocab_size // _PADDED_TO) * _PADDED_TO

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +61,13 @@ def open_model(
     format_name: str | None = None,
     tokenizer: str | None = None,
     config: ModelConfig | None = None,
+    known: Mapping[str, Any] | None = None,
     order: str = "layers",
 ) -> Iterator[Weights]:
     """The weights at a path, readable within the `with`.
 
-    tokenizer: where one is, as of `tokenizer_at`, instead of the model's own. config and order: of
-    "andrea", whose file doesn't say its shape.
+    tokenizer: where one is, as of `tokenizer_at`, instead of the model's own. config, known and
+    order: of "andrea", whose file doesn't say its shape; see `FamilyFile`.
 
     Raises:
         ArgumentError: there is no such format or order, or the shape is missing.
@@ -74,33 +75,35 @@ def open_model(
         TokenizerError: the tokenizer is one that Andrea can't use.
     """
     name = format_name or format_of(path)
-    with contextlib.ExitStack() as opened:
-        weights = opened.enter_context(_opened(path, name, tokenizer is None, config, order))
+    file: HFFolder | LlmcFile | FamilyFile
+    if name == "andrea":
+        file = _family_file(path, config, known, order)
+    else:
+        file = _opened(path, name, tokenizer is None)
+    with file:
+        weights = file.weights
         if tokenizer is not None:
             made = tokenizer_at(tokenizer, weights.config.vocab_size)
             weights = dataclasses.replace(weights, tokenizer=made)
         yield weights
 
 
-@contextlib.contextmanager
-def _opened(
-    path: Path, name: str, with_tokenizer: bool, config: ModelConfig | None, order: str
-) -> Iterator[Weights]:
+def _opened(path: Path, name: str, with_tokenizer: bool) -> HFFolder | LlmcFile:
     if name == "hf":
-        with HFFolder(path, with_tokenizer=with_tokenizer) as hf:
-            yield hf.weights
-    elif name == "llmc":
-        with LlmcFile(path) as llmc:
-            yield llmc.weights
-    elif name == "andrea":
-        if config is None:
-            raise ArgumentError(
-                f"{path} does not say its shape, if it is a checkpoint of the family: name it"
-            )
-        with FamilyFile(path, config, order=order) as family:
-            yield family.weights
-    else:
-        raise ArgumentError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
+        return HFFolder(path, with_tokenizer=with_tokenizer)
+    if name == "llmc":
+        return LlmcFile(path)
+    raise ArgumentError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
+
+
+def _family_file(
+    path: Path, config: ModelConfig | None, known: Mapping[str, Any] | None, order: str
+) -> FamilyFile:
+    if config is None:
+        raise ArgumentError(
+            f"{path} does not say its shape, if it is a checkpoint of the family: name it"
+        )
+    return FamilyFile(path, config, order=order, known=known)
 
 
 def tokenizer_at(place: str, vocab_size: int | None = None) -> Tokenizer:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float32]
 
+# Positions are cropped and repeated; and how a new model starts is over here.
+_MAY_DIFFER = ("block_size", "scaled_init", "init_std")
+
 
 @dataclass(frozen=True)
 class LazyTensor:
@@ -71,11 +74,11 @@ class Weights:
         in Longformer (Beltagy et al. 2020).
 
         Raises:
-            CheckpointError: the model has another shape.
+            CheckpointError: the model has another shape or dialect.
         """
-        theirs, ours = model.config.to_dict(), self.config.to_dict()
-        for name, value in ours.items():
-            if theirs[name] != value and name != "block_size":
+        theirs = model.config.to_full_dict()
+        for name, value in self.config.to_full_dict().items():
+            if theirs[name] != value and name not in _MAY_DIFFER:
                 raise CheckpointError(
                     f"these weights have {name} {value}, but the model has {name} {theirs[name]}"
                 )

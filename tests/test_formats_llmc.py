@@ -1,8 +1,7 @@
-"""The family's checkpoint and llm.c's files, written and read here by NumPy and struct alone."""
+"""llm.c's files, written and read here by NumPy and struct alone."""
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from andrea.config import PRESETS, ModelConfig
-from andrea.errors import ArgumentError, CheckpointError, DataError
-from andrea.formats.family import LAYOUTS, FamilyFile, export_family
-from andrea.formats.imported import write_run
+from andrea.errors import CheckpointError, DataError
 from andrea.formats.llmc import (
     LlmcFile,
     export_llmc,
@@ -24,10 +20,9 @@ from andrea.formats.llmc import (
 )
 from andrea.formats.opening import format_of
 from andrea.formats.raw import float32_to_bfloat16
-from andrea.formats.weights import Weights, of_run
-from andrea.runs.folder import RunFolder
-from reference import bfloat16, gpt
-from small_weights import assert_same, small_tokenizer, small_weights
+from andrea.formats.weights import Weights
+from reference import bfloat16
+from small_weights import small_tokenizer, small_weights
 
 
 @pytest.fixture
@@ -47,103 +42,6 @@ def by_kind(weights: Weights) -> list[str]:
 
 def flat(tensors: object, names: list[str]) -> NDArray[np.float32]:
     return np.concatenate([np.asarray(tensors[name]).reshape(-1) for name in names])  # type: ignore[index]
-
-
-# ---- the family's checkpoint
-
-
-@pytest.mark.parametrize("order", ["layers", "kinds"])
-def test_the_familys_file_is_as_published(order: str, weights: Weights, tmp_path: Path) -> None:
-    """int32 step, int32 n, then weights, m and v: the bytes themselves; and back, bit for bit."""
-    path = tmp_path / "model.bin"
-    export_family(weights, path, order=order)
-    names = by_kind(weights) if order == "kinds" else list(gpt.parameter_shapes(weights.config))
-    parts = (weights.parameters, weights.first_moments, weights.second_moments)
-    count = flat(weights.parameters, names).size
-    expected = struct.pack("<ii", 123, count) + b"".join(flat(p, names).tobytes() for p in parts)
-    assert path.read_bytes() == expected
-    assert len(expected) == 8 + 12 * count
-
-    with FamilyFile(path, weights.config, weights.tokenizer, order=order) as read_back:
-        assert_same(read_back.weights, weights)
-        write_run(read_back.weights, tmp_path / "run", origin="andrea")
-    with RunFolder.open(tmp_path / "run") as run:
-        assert run.state().step == 123
-        assert_same(of_run(run), weights)
-        export_family(of_run(run), tmp_path / "again.bin", order=order)
-    assert (tmp_path / "again.bin").read_bytes() == expected
-
-
-def test_weights_alone_have_zeros_for_moments(weights: Weights, tmp_path: Path) -> None:
-    alone = dataclasses.replace(weights, first_moments=None, second_moments=None)
-    export_family(alone, tmp_path / "model.bin")
-    data = (tmp_path / "model.bin").read_bytes()
-    step, count = struct.unpack_from("<ii", data)
-    assert step == 0 and data[8 + 4 * count :] == bytes(8 * count)
-
-
-def test_counts_of_the_layouts_are_those_of_the_family() -> None:
-    """MODEL.md's table of the 120M shape, and the published 12M file's size."""
-    shape = ModelConfig(**PRESETS["andrea-120m"])
-    counts = [layout.num_parameters(shape) for layout in LAYOUTS]
-    assert counts == [92_331_264, 92_294_400, 98_698_752, 98_737_152, 98_820_096]
-    small = LAYOUTS[2].num_parameters(ModelConfig(**PRESETS["andrea-12m"]))
-    assert small == 12_780_288
-    assert 8 + 12 * small == 153_363_464 and 8 + 12 * counts[2] == 1_184_385_032
-
-
-@pytest.mark.parametrize("layout", LAYOUTS[1:], ids=lambda layout: layout.name)
-def test_layouts_that_the_engine_lacks_are_named(
-    layout: object, weights: Weights, tmp_path: Path
-) -> None:
-    config = weights.config
-    count = layout.num_parameters(config)  # type: ignore[attr-defined]
-    path = tmp_path / "model.bin"
-    path.write_bytes(struct.pack("<ii", 1, count) + bytes(12 * count))
-    with pytest.raises(CheckpointError, match=layout.name):  # type: ignore[attr-defined]
-        FamilyFile(path, config)
-
-
-def test_another_shape_is_told_with_all_counts(weights: Weights, tmp_path: Path) -> None:
-    export_family(weights, tmp_path / "model.bin")
-    count = LAYOUTS[0].num_parameters(weights.config)
-    wrong = dataclasses.replace(weights.config, n_layer=3)
-    with pytest.raises(CheckpointError) as told:
-        FamilyFile(tmp_path / "model.bin", wrong)
-    assert f"has {count:,} parameters" in str(told.value)
-    for layout in LAYOUTS:
-        assert f"{layout.num_parameters(wrong):,} {layout.name}" in str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("edit", "told"),
-    [
-        (lambda data: data[:-4], "is truncated or no checkpoint"),
-        (lambda data: data + b"\0", "need 8 [+] 12 x"),
-        (lambda data: data[:7], "7 bytes, too few"),
-        (lambda data: b"", "0 bytes, too few"),
-        (lambda data: struct.pack("<i", -1) + data[4:], "step -1"),
-        (lambda data: data[:4] + struct.pack("<i", -5) + data[8:], "-5 parameters"),
-        (lambda data: data[:4] + struct.pack("<i", 2**31 - 1) + data[8:], "is truncated or no"),
-    ],
-)
-def test_damaged_files_of_the_family(
-    edit: Callable[[bytes], bytes], told: str, weights: Weights, tmp_path: Path
-) -> None:
-    path = tmp_path / "model.bin"
-    export_family(weights, path)
-    path.write_bytes(edit(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=told):
-        FamilyFile(path, weights.config)
-
-
-def test_an_unknown_order_is_refused(weights: Weights, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="layers, kinds"):
-        export_family(weights, tmp_path / "model.bin", order="rows")
-    assert not list(tmp_path.iterdir())
-
-
-# ---- llm.c
 
 
 @pytest.mark.parametrize(("precision", "version"), [("f32", 3), ("bf16", 5)])
