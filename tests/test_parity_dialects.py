@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 import numpy as np
 import pytest
 
 import andrea
+from dialect_pair import BATCH, LOSS, TOLERANCE, check_dialect_gradients, dialect_pair
 from dialects import DIALECTS, SWITCHES, all_pairs, config_of, is_valid, pairs_of
-from parity_pair import (
-    CPUS,
-    GPUS,
-    Kind,
-    Pair,
-    check_gradients,
-    marks,
-    name_of,
-    pair_of,
-    random_batch,
-)
+from parity_pair import CPUS, GPUS, Kind, marks, name_of, random_batch
 from reference import adamw, gpt
-from reference.bfloat16 import UNIT
 from reference.compare import assert_close
-from reference.ops import Array
-
-BATCH = (3, 7)
-
-# Of models as narrow as these, and in part without the residual stream that carries numbers around
-# the layers, bf16's rounding makes more than of others (parity_pair.py): an error grows from layer
-# to layer, and a mean over 17 positions lets little of it cancel. Rounding the reference's weights
-# alone moves a gradient by up to 8% of its largest element. Where it moves a unit's input over 0,
-# relu's derivative is the other one. What a fault does is turn gradients, by far more.
-LOGITS = {"fp32": 1e-5, "bf16": 16 * UNIT}
-LOSS = {"fp32": 1e-6, "bf16": 4 * UNIT}
-GRADIENT = {"fp32": 1e-4, "bf16": 0.25}
-DIRECTION = 1e-2
-RELU_GRADIENT, RELU_DIRECTION = 0.5, 5e-2
 
 every_dialect = pytest.mark.parametrize(
     ("kind", "name"),
@@ -46,27 +20,6 @@ every_dialect = pytest.mark.parametrize(
         for name in DIALECTS
     ],
 )
-
-
-def dialect_pair(kind: Kind, name: str) -> AbstractContextManager[Pair]:
-    """The model twice, with weights that leave numbers of the size of 1 with and without norms."""
-    config = config_of(DIALECTS[name])
-    parameters = gpt.init_parameters(config, np.random.default_rng(51), spread=0.3)
-    for tensor, value in parameters.items():
-        if tensor in ("wte.weight", "wpe.weight", "lm_head.weight"):
-            value *= 0.7 / 0.3
-        elif value.ndim == 2:
-            value *= 1.0 / (value.std() * np.sqrt(value.shape[1]))
-    return pair_of(kind, config, parameters)
-
-
-def check_dialect_gradients(
-    kind: Kind, both: Pair, measured: dict[str, Array], expected: gpt.Parameters
-) -> None:
-    if kind.precision == "bf16" and both.config.activation == "relu":
-        check_gradients("bf16", measured, expected, RELU_GRADIENT, RELU_DIRECTION)
-    else:
-        check_gradients(kind.precision, measured, expected, GRADIENT[kind.precision], DIRECTION)
 
 
 def test_all_pairs_of_values_meet() -> None:
@@ -95,7 +48,7 @@ def test_loss_logits_and_gradients(kind: Kind, name: str) -> None:
             both.parameters, both.config, tokens, targets
         )
         assert list(both.engine.read("parameters")) == list(gpt.parameter_shapes(both.config))
-        assert_close("logits", both.engine.logits(tokens), logits, LOGITS[kind.precision])
+        assert_close("logits", both.engine.logits(tokens), logits, TOLERANCE[kind.precision])
         measured = both.engine.forward(tokens, targets)
         assert_close("loss", measured, loss, LOSS[kind.precision])
         both.engine.backward(loss_scale=0.5)
@@ -156,5 +109,5 @@ def test_decoding(kind: Kind, name: str) -> None:
                 assert decoder.lengths[s] == context.size
                 expected = gpt.logits(both.parameters, both.config, context)[0, -1]
                 whole = both.engine.logits(context)[0, -1]
-                assert_close(f"sequence {s}", logits[s], expected, LOGITS[kind.precision])
-                assert_close("decoder and whole", logits[s], whole, LOGITS[kind.precision])
+                assert_close(f"sequence {s}", logits[s], expected, TOLERANCE[kind.precision])
+                assert_close("decoder and whole", logits[s], whole, TOLERANCE[kind.precision])

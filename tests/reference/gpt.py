@@ -119,6 +119,12 @@ def logits(parameters: Parameters, config: Config, tokens: Array) -> Array:
     return _forward(parameters, config, tokens)[0]
 
 
+def layer_inputs(parameters: Parameters, config: Config, tokens: Array) -> dict[str, Array]:
+    """What each layer and norm reads, by its name; "h.0.qkv" and "h.0.hidden" for attention and
+    activation, and "head"."""
+    return _forward(parameters, config, tokens)[1]
+
+
 def loss_and_gradients(
     parameters: Parameters, config: Config, tokens: Array, targets: Array
 ) -> tuple[float, Array, Parameters]:

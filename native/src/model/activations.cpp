@@ -1,5 +1,7 @@
 #include "model/activations.h"
 
+#include <algorithm>
+
 #include "model/arena.h"
 
 namespace mg {
@@ -46,7 +48,7 @@ Activations lay_out(Arena& arena, const Backend& backend, const Config& config, 
     a.losses = arena.take<float>(N * number);
     a.scale = arena.take<BatchScale>(sizeof(BatchScale));
     a.normed = arena.take<Element>(N * C * element);
-    a.wide = arena.take<Element>(N * static_cast<size_t>(config.widest()) * element);
+    a.wide = arena.take<Element>(N * static_cast<size_t>(std::max(config.mlp_dim, 3 * config.n_embd)) * element);
     a.narrow = backward ? arena.take<Element>(N * C * element) : nullptr;
     a.dx = backward ? arena.take<float>(N * C * number) : nullptr;
     a.dx_elements = reinterpret_cast<Element*>(a.dx);

@@ -43,7 +43,7 @@ struct Activations {
     BatchScale* scale;  // [1]
 
     Element* normed;  // [N, C] output of a norm
-    Element* wide;    // [N, widest] output of the activation; in backward its gradient, and dqkv [N, 3C]
+    Element* wide;    // output of the activation, [N, mlp_dim]; in backward its gradient, and dqkv [N, 3C]
     // for backward only, else null
     Element* narrow;       // [N, C] gradient of a norm's output, and of the attention's
     float* dx;             // [N, C] gradient of the residual stream

@@ -24,7 +24,7 @@ inline void norm_stream(Backend& backend, Parameters& p, float* out, const NormS
     backend.stream_norm_forward(out, s.mean, s.rstd, x, p.value(tensors.weight), p.value(tensors.bias), N, C);
 }
 
-// a.x [N, C] -> x_next [N, C]; `normed` [N, C] and `wide` [N, widest] are scratch.  attend() makes a.attention from a.qkv.
+// a.x [N, C] -> x_next [N, C]; `normed` [N, C] and `wide` [N, mlp_dim] are scratch.  attend() makes a.attention from a.qkv.
 // x_next may be a.x.
 template <typename Attend>
 void block_forward(Backend& backend, Parameters& p, const Config& config, const BlockTensors& t,
