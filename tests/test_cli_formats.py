@@ -64,6 +64,83 @@ def test_a_model_goes_out_and_comes_back(
     assert "--init-from" in line
 
 
+# ---- dialects
+
+
+@pytest.fixture(scope="module")
+def ancestor(shell: Shell) -> Shell:
+    """Beside the run of the book one of the ancestor's dialect, in the folder "ancestor"."""
+    typed = ("--tokenizer", "char", "--steps", "3", "--batch-size", "4", "--out", "ancestor")
+    shell.succeed("train", "book.txt", *TINY, "--dialect", "microgpt", *typed)
+    return shell
+
+
+def test_the_familys_layout_is_found_and_told(ancestor: Shell) -> None:
+    """Given the sizes alone, as with the published files: the same bits, the same text."""
+    order = ("--order", "head-first")
+    layout = "layout: untied head, no biases, norms without parameters; order: head-first"
+    typed = ("--format", "andrea", *order)
+    out, back, again = "family.bin", "from-family", "family-again.bin"
+    said = ancestor.succeed("export", "ancestor", *typed, "--out", out)
+    assert said.endswith(f"; {layout}\n")
+    said = ancestor.succeed("import", out, *TINY, *order, "--tokenizer", "ancestor", "--out", back)
+    assert f"\n{layout}\n" in said and "\ndialect: microgpt: RMSNorm without gain, " in said
+    assert weights_of(ancestor.folder / "ancestor") == weights_of(ancestor.folder / back)
+    written = ancestor.succeed("sample", back, *WRITING)
+    assert written == ancestor.succeed("sample", "ancestor", *WRITING)
+    ancestor.succeed("export", back, *typed, "--out", again)
+    assert (ancestor.folder / out).read_bytes() == (ancestor.folder / again).read_bytes()
+
+
+def test_what_a_count_cannot_tell_is_said_by_options(ancestor: Shell) -> None:
+    ancestor.succeed("export", "ancestor", "--format", "andrea", "--out", "a.bin")
+    typed = ("import", "a.bin", *TINY, "--tokenizer", "ancestor")
+    for number, (more, known) in enumerate(
+        (
+            (("--activation", "gelu"), {"activation": "gelu", "embedding_norm": True}),
+            (("--dialect", "microgpt", "--activation", "relu2"), {"activation": "relu2"}),
+        )
+    ):
+        ancestor.succeed(*typed, *more, "--out", f"said-{number}")
+        with RunFolder.open(ancestor.folder / f"said-{number}") as run:
+            assert known.items() <= run.info.model.to_full_dict().items()
+            assert run.info.model.norm == "rmsnorm"
+    line = ancestor.refuse(*typed, "--dialect", "gpt2", "--out", "x")
+    assert re.search(r"has [\d,]+ parameters, and no layout of .* has so many: [\d,]+ tied", line)
+    assert not (ancestor.folder / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("format_name", "what"), [("hf", "a GPT-2 of Hugging Face"), ("llmc", "llm.c")]
+)
+def test_what_gpt2_has_not_is_refused(format_name: str, what: str, ancestor: Shell) -> None:
+    line = ancestor.refuse("export", "ancestor", "--format", format_name, "--out", "x")
+    assert f"{what} can't hold this model: its norm is rmsnorm, there it is always" in line
+    assert not (ancestor.folder / "x").exists()
+
+
+def test_a_gpt2_of_another_dialect_is_told_and_tuned(shell: Shell) -> None:
+    """Its activation, its head and its MLP are kept, and asked to be others they are refused."""
+    own = dict(activation="relu2", tie_embeddings=False, mlp_dim=40, mlp_bias=False)
+    export_hf(small_weights(small_tokenizer("byte"), **own), shell.folder / "relu2")
+    said = shell.succeed("import", "relu2", "--out", "relu2-run")
+    assert "\ndialect: squared ReLU, MLP 40 wide, untied head\n" in said
+    line = shell.refuse("import", "relu2", "--activation", "relu", "--out", "x")
+    assert "relu2 says what model it holds: leave out --activation" in line
+    tuned = ("train", "book.txt", "--init-from", "relu2", "--steps", "2", "--batch-size", "2")
+    line = shell.refuse(*tuned, "--activation", "gelu")
+    assert "--activation" in line and "relu2" in line
+    shell.succeed(*tuned, "--out", "relu2-tuned")
+    shell.succeed("sample", "relu2-tuned", *WRITING)
+    with RunFolder.open(shell.folder / "relu2-tuned") as run:
+        found = run.info.model.dialect()
+    assert found == dict(activation="relu2", mlp_dim=40, tie_embeddings=False)
+    shell.succeed("export", "relu2-tuned", "--format", "hf", "--out", "relu2-again")
+
+
+# ---- other files
+
+
 def test_a_checkpoint_of_weights(shell: Shell) -> None:
     shell.succeed("export", "run", "--format", "safetensors", "--out", "w/weights.safetensors")
     path = "w/weights.safetensors"

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 import small_runs
 from andrea import installed
 from andrea.cli import main
+from andrea.config import DIALECTS
 from andrea.errors import LibraryError
-from andrea.runs import Checkpoint
+from andrea.runs import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.training import TrainState, train
 from embedding_programs import (
     READER,
@@ -113,6 +114,24 @@ def test_training_goes_on_from_the_moments(
         inputs = [tokens[start : start + 16] for start in starts]
         targets = [tokens[start + 1 : start + 17] for start in starts]
     assert f"step  10  loss {loss:.3f}\n" in printed
+
+
+def test_another_dialect_learns_in_c_as_in_python(
+    program: Path, text: Path, tmp_path: Path
+) -> None:
+    """The ancestor's: its loss of the same batch, and the saved file is of that dialect again."""
+    model = small_runs.small_model(**DIALECTS["microgpt"])
+    info = CheckpointInfo(model.config, small_runs.small_tokenizer().to_dict())
+    save_checkpoint(tmp_path / "ancestor.safetensors", model, info)
+    printed = run(program, tmp_path / "ancestor.safetensors", text, tmp_path / "new.safetensors")
+    tokens = small_runs.small_tokenizer().encode(text.read_text())
+    inputs = [tokens[start : start + 16] for start in range(0, 64, 16)]
+    targets = [tokens[start + 1 : start + 17] for start in range(0, 64, 16)]
+    assert f"step   1  loss {model.forward(inputs, targets):.3f}\n" in printed
+    with Checkpoint(tmp_path / "new.safetensors") as saved:
+        assert saved.info.model == model.config and not saved.has_moments
+        saved.load(model, moments=False)
+    assert model.forward(inputs, targets) < float(printed.split("step   1  loss ")[1].split()[0])
 
 
 @pytest.mark.parametrize(
