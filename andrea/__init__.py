@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .config import PRESETS, ModelConfig
+from .config import DIALECTS, PRESETS, ModelConfig
 from .errors import (
     AndreaError,
     ArgumentError,
@@ -55,6 +55,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "DIALECTS",
     "GPT",
     "PRESETS",
     "AndreaError",

@@ -61,8 +61,20 @@ class Shell:
         assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:]
         return done.stdout
 
+    def call(self, *arguments: str | Path) -> str:
+        """Call it in this process, expect exit code 0 and no error; return standard output."""
+        code, out, err = self._call(*arguments)
+        assert (code, err) == (0, ""), out[-2000:] + err
+        return out
+
     def refuse(self, *arguments: str | Path) -> str:
         """Call it in this process, expect one line of error and exit code 1; return the line."""
+        code, out, line = self._call(*arguments)
+        assert code == 1, (code, out[-2000:], line)
+        assert line.startswith("andrea: ") and line.endswith("\n") and line.count("\n") == 1, line
+        return line
+
+    def _call(self, *arguments: str | Path) -> tuple[object, str, str]:
         out, err = io.StringIO(), io.StringIO()
         before = os.getcwd()
         os.chdir(self.folder)
@@ -77,10 +89,7 @@ class Shell:
                 main.main([str(argument) for argument in arguments], prog_name="andrea")
         finally:
             os.chdir(before)
-        line = err.getvalue()
-        assert ended.value.code == 1, (ended.value.code, out.getvalue()[-2000:], line)
-        assert line.startswith("andrea: ") and line.endswith("\n") and line.count("\n") == 1, line
-        return line
+        return ended.value.code, out.getvalue(), err.getvalue()
 
     def begin(self, *arguments: str | Path, stdout: int | IO[bytes]) -> subprocess.Popen[bytes]:
         """Start it and return the process; Ctrl-C reaches it whatever started the tests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -196,7 +197,7 @@ def test_room_asks_for_the_device_and_the_precision() -> None:
 
 
 _PEAK = """
-import resource, sys
+import json, sys
 import numpy as np
 import andrea
 from andrea.planning.memory import Room
@@ -212,20 +213,27 @@ def train(config):
         model.train_step(tokens, tokens, learning_rate=1e-3)
     model.decoder().feed([tokens[0]])
 
-train(andrea.ModelConfig(64, 8, 1, 1, 8))
+dialect = json.loads(sys.argv[2])
+train(andrea.ModelConfig(64, 8, 1, 1, 8, **dialect))
 before = taken()
-config = andrea.ModelConfig(512, 128, 4, 4, 256)
+config = andrea.ModelConfig(512, 128, 4, 4, 256, **dialect)
 train(config)
 print(taken() - before, Room(None, "cpu", sys.argv[1]).needed(config, 8)["total"])
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="nothing tells the peak")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_run_takes_what_is_planned(precision: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PEAK, precision], capture_output=True, text=True, check=True
-    )
+@pytest.mark.parametrize(
+    ("precision", "dialect"),
+    [
+        ("fp32", {}),
+        ("bf16", {}),
+        ("fp32", {"activation": "swiglu", "norm_position": "post", "tie_embeddings": False}),
+    ],
+)
+def test_a_run_takes_what_is_planned(precision: str, dialect: dict[str, Any]) -> None:
+    command = [sys.executable, "-c", _PEAK, precision, json.dumps(dialect)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     taken, planned = map(int, done.stdout.split())
     assert 0.8 * planned < taken < 1.02 * planned + (4 << 20)
 

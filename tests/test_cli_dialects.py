@@ -49,7 +49,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A run of an odd dialect, a checkpoint every three steps."""
     shell = Shell(tmp_path_factory.mktemp("dialects"))
     typed = ("--steps", str(STEPS), "--save-every", "3", "--keep", "9", "--out", "odd")
-    output = shell.succeed("train", "book.txt", *TINY_RUN, *ODD, *typed)
+    output = shell.call("train", "book.txt", *TINY_RUN, *ODD, *typed)
     assert row(output, "dialect") == (
         "RMSNorm, norms after the sublayers, a norm after the embeddings, no norm before the head, "
         "SwiGLU, MLP 24 wide, no biases in attention, untied head, initial deviation 0.05, "
@@ -196,7 +196,7 @@ def test_the_run_is_of_that_dialect(shell: Shell) -> None:
 
 
 def test_it_goes_on_as_if_it_had_never_stopped(shell: Shell) -> None:
-    shell.succeed("train", "--config", "odd/config.toml", "--out", "twin")
+    shell.call("train", "--config", "odd/config.toml", "--out", "twin")
     files = checkpoints(shell.folder / "odd")
     assert [path.name[5:13] for path in files] == ["00000000", "00000003", "00000006"]
     whole = {path.name: path.read_bytes() for path in files}
@@ -209,19 +209,19 @@ def test_it_goes_on_as_if_it_had_never_stopped(shell: Shell) -> None:
 
     twins[-1].unlink()
     repeated = ("--norm", "rmsnorm", "--no-final-norm", "--mlp-dim", "24", "--no-attn-bias")
-    output = shell.succeed("train", "--resume", "twin", *repeated)
+    output = shell.call("train", "--resume", "twin", *repeated)
     assert row(output, "dialect").startswith("RMSNorm, norms after") and not row(output, "changed")
     resumed = {path.name: path.read_bytes() for path in checkpoints(shell.folder / "twin")}
     assert resumed == whole
 
 
 def test_it_writes_is_judged_and_is_shown(shell: Shell) -> None:
-    assert shell.succeed("sample", "odd", "--tokens", "20", "--prompt", "The ").startswith("The ")
-    judged = json.loads(shell.succeed("eval", "odd", "--json"))
+    assert shell.call("sample", "odd", "--tokens", "20", "--prompt", "The ").startswith("The ")
+    judged = json.loads(shell.call("eval", "odd", "--json"))
     assert 3.0 < judged["scores"]["model"]["loss"] < 4.5, "some 44 characters, hardly learned"
-    output = shell.succeed("info", "odd")
+    output = shell.call("info", "odd")
     assert "2 mlp_dim x n_embd" in output and "is lm_head.weight (untied)" in output
-    facts = json.loads(shell.succeed("info", "odd", "--json"))
+    facts = json.loads(shell.call("info", "odd", "--json"))
     assert facts["config"] == facts["config"] | ODD_DIALECT
     assert facts["norms"]["number"] == 3
 
@@ -255,7 +255,7 @@ def test_a_dialect_cannot_change(shell: Shell, typed: tuple[str, ...], told: str
 
 def test_a_dialect_comes_with_weights(shell: Shell) -> None:
     typed = ("--steps", "1", "--activation", "swiglu", "--out", "tuned")
-    output = shell.succeed("train", "book.txt", "--init-from", "odd", *typed)
+    output = shell.call("train", "book.txt", "--init-from", "odd", *typed)
     assert "SwiGLU" in row(output, "dialect")
     with RunFolder.open(shell.folder / "tuned") as run:
         assert run.info.model.dialect() == ODD_DIALECT
@@ -263,7 +263,7 @@ def test_a_dialect_comes_with_weights(shell: Shell) -> None:
 
 def test_a_preset_with_another_dialect_may_be_named_again(shell: Shell) -> None:
     typed = ("--preset", "microgpt", "--n-layer", "2", "--activation", "gelu", "--bias")
-    output = shell.succeed("train", "book.txt", *typed, "--steps", "2", "--out", "micro")
+    output = shell.call("train", "book.txt", *typed, "--steps", "2", "--out", "micro")
     assert row(output, "dialect").startswith("RMSNorm without gain, a norm after the embeddings")
     with RunFolder.open(shell.folder / "micro") as run:
         own = {**DIALECTS["microgpt"], "attn_bias": True, "mlp_bias": True, "activation": "gelu"}
@@ -271,14 +271,14 @@ def test_a_preset_with_another_dialect_may_be_named_again(shell: Shell) -> None:
             **{**PRESETS["microgpt"], **own, "vocab_size": run.info.model.vocab_size, "n_layer": 2}
         )
     again = ("--dialect", "microgpt", "--activation", "gelu", "--bias", "--steps", "3")
-    shell.succeed("train", "--resume", "micro", *again)
+    shell.call("train", "--resume", "micro", *again)
     line = shell.refuse("train", "--resume", "micro", "--dialect", "microgpt", "--steps", "4")
     assert "--dialect microgpt has activation relu, this run has gelu" in line
 
 
 def test_a_run_of_gpt2s_dialect_says_nothing_of_it(shell: Shell) -> None:
     """And its files are those of Andreas that knew no other: what is missing is GPT-2's."""
-    output = shell.succeed("train", "book.txt", *TINY_RUN, "--steps", "1", "--out", "plain")
+    output = shell.call("train", "book.txt", *TINY_RUN, "--steps", "1", "--out", "plain")
     assert not row(output, "dialect")
     with RunFolder.open(shell.folder / "plain") as run:
         said = json.loads(run.checkpoint.tensors.metadata["model"])
