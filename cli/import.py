@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EPILOG = """\b
 andrea import gpt2-folder --out runs/gpt2
 andrea import gpt2_124M.bin --tokenizer gpt2-folder --out runs/gpt2
-andrea import andrea-12m.bin --preset andrea-12m --tokenizer tokenizer.json --out runs/12m
+andrea import 12m.bin --preset andrea-12m --tokenizer runs/a --out runs/b
 """
 _SHAPE = ("block_size", "n_layer", "n_head", "n_embd")
 

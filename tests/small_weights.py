@@ -21,6 +21,13 @@ KINDS = ("bpe", "byte", "char")
 
 # The least of tensors that GPT-2's formats can fill up.
 LEAST = {"norm_affine": False, "attn_bias": False, "mlp_bias": False}
+# What a GPT-2 of transformers can be, each setting at least once at another value than GPT-2's.
+EXPRESSED: dict[str, dict[str, Any]] = {
+    "gelu_erf, narrow": dict(activation="gelu_erf", mlp_dim=40, init_std=0.08),
+    "relu, untied": dict(activation="relu", tie_embeddings=False),
+    "relu2, without biases": dict(activation="relu2", attn_bias=False, mlp_bias=False),
+    "no biases, plain norms, wide, untied": dict(LEAST, mlp_dim=200, tie_embeddings=False),
+}
 
 
 def small_tokenizer(kind: str) -> Tokenizer:

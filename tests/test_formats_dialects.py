@@ -21,19 +21,20 @@ from andrea.formats.weights import Weights, tensor_shapes
 from dialects import DIALECTS as PAIRWISE
 from reference import gpt
 from reference.compare import assert_close
-from small_weights import LEAST, assert_same, model_of, small_tokenizer, small_weights, some_tokens
+from small_weights import (
+    EXPRESSED,
+    LEAST,
+    assert_same,
+    model_of,
+    small_tokenizer,
+    small_weights,
+    some_tokens,
+)
 
 Dialect = dict[str, Any]
 
 # Names in transformers' ACT2FN.
 ACTIVATIONS = {"gelu_new": "gelu", "gelu": "gelu_erf", "relu": "relu", "relu2": "relu2"}
-# What a GPT-2 of transformers can be, each setting at least once at another value than GPT-2's.
-EXPRESSED: dict[str, Dialect] = {
-    "gelu_erf, narrow": dict(activation="gelu_erf", mlp_dim=40, init_std=0.08),
-    "relu, untied": dict(activation="relu", tie_embeddings=False),
-    "relu2, without biases": dict(activation="relu2", attn_bias=False, mlp_bias=False),
-    "no biases, plain norms, wide, untied": dict(LEAST, mlp_dim=200, tie_embeddings=False),
-}
 # Setting -> a value of it that no GPT-2 has, and what that needs beside it.
 REFUSED: dict[str, Dialect] = {
     "norm": dict(norm="rmsnorm"),

@@ -17,7 +17,15 @@ from andrea.tokenizers import CarriedTokenizer
 from andrea.writing import generate_text
 from extras import needs
 from reference.compare import assert_close
-from small_weights import KINDS, TEXT, model_of, small_tokenizer, small_weights, some_tokens
+from small_weights import (
+    EXPRESSED,
+    KINDS,
+    TEXT,
+    model_of,
+    small_tokenizer,
+    small_weights,
+    some_tokens,
+)
 
 pytestmark = needs("torch", "transformers", extra="interchange")
 if find_spec("torch") is not None and find_spec("transformers") is not None:
@@ -86,6 +94,41 @@ def test_transformers_loads_what_andrea_writes(kind: str, tmp_path: Path) -> Non
     model = model_of(weights)
     ours = "".join(generate_text(model, tokenizer, prompt, max_tokens=longest, sampling=GREEDY))
     assert reader.decode(written[0], skip_special_tokens=True) == prompt + ours
+
+
+@pytest.mark.parametrize("dialect", list(EXPRESSED.values()), ids=list(EXPRESSED))
+def test_transformers_loads_other_dialects(dialect: dict[str, Any], tmp_path: Path) -> None:
+    """Of their activation, MLP and head, with zeros and ones for what is missing."""
+    weights = small_weights(small_tokenizer("byte"), **dialect)
+    export_hf(weights, tmp_path / "hf")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf").eval()
+    compare(weights, theirs, "exported")
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "relu2"])
+def test_andrea_reads_other_dialects(activation: str, tmp_path: Path) -> None:
+    """With a head of its own and an MLP of any width, all parameters at random."""
+    torch.manual_seed(5)
+    config = transformers.GPT2Config(
+        vocab_size=257,
+        n_positions=24,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_inner=52,
+        activation_function=activation,
+        tie_word_embeddings=False,
+        initializer_range=0.2,
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path / "hf")
+    with HFFolder(tmp_path / "hf", with_tokenizer=False) as folder:
+        found = folder.weights
+        assert (found.config.mlp_dim, found.config.tie_embeddings) == (52, False)
+        compare(found, theirs, "imported")
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
