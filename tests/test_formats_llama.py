@@ -25,7 +25,15 @@ from andrea.writing import generate_text
 from extras import needs
 from reference import activations, gpt
 from reference.compare import assert_close
-from small_weights import KINDS, TEXT, model_of, small_tokenizer, small_weights, some_tokens
+from small_weights import (
+    KINDS,
+    LEAST,
+    TEXT,
+    model_of,
+    small_tokenizer,
+    small_weights,
+    some_tokens,
+)
 
 pytestmark = needs("gguf", "xllamacpp", extra="interchange")
 if find_spec("gguf") is not None and find_spec("xllamacpp") is not None:
@@ -159,8 +167,23 @@ TOLERANCES = {"f32": 2e-4, "f16": 1e-3, "bf16": 1e-2, "q8_0": 4e-2}
 def test_probabilities_are_the_same(
     kind: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = small_tokenizer(kind)
-    weights = small_weights(tokenizer)
+    compare(small_weights(small_tokenizer(kind)), kind, precision, tmp_path, monkeypatch)
+
+
+def test_another_dialect_has_the_same_probabilities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head of its own and a narrow MLP, with zeros and ones for biases and norms."""
+    weights = small_weights(small_tokenizer("byte"), **LEAST, mlp_dim=52, tie_embeddings=False)
+    compare(weights, "dialect", "f32", tmp_path, monkeypatch)
+
+
+def compare(
+    weights: Weights, kind: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log-probabilities after contexts of some lengths."""
+    tokenizer = weights.tokenizer
+    assert tokenizer is not None
     tokens = some_tokens(tokenizer.vocab_size, weights.config.block_size)
     shown = int(tokenizer.encode("e")[0])
     lengths = (1, 2, 5, 11, 17, 23)
