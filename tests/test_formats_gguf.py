@@ -173,6 +173,29 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "m.gguf").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        dict(activation="relu"),
+        dict(activation="gelu_erf"),
+        dict(activation="swiglu"),
+        dict(norm="rmsnorm"),
+        dict(norm_position="post"),
+        dict(residual=False),
+        dict(final_norm=False),
+        dict(embedding_norm=True),
+    ],
+    ids=lambda own: next(iter(own)),
+)
+def test_what_llama_cpps_gpt2_has_not_is_refused(own: dict[str, Any], tmp_path: Path) -> None:
+    weights = small_weights(small_tokenizer("byte"), **own)
+    ((setting, value),) = own.items()
+    told = f"llama.cpp's GPT-2 can't hold this model: its {setting} is {value},"
+    with pytest.raises(CheckpointError, match=told):
+        export_gguf(weights, tmp_path / "m.gguf")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_marker_is_no_merge() -> None:
     """A merge stands in where there are none; it joins bytes that no text has."""
     last = bytes([255])

@@ -12,7 +12,7 @@ import pytest
 from fuzz.campaign import Reader, run_cases, seeds_for
 from fuzz.checkpoints import CheckpointBytes, DamagedRun, SealedCheckpoint, SealedDialect
 from fuzz.incidents import IncidentFile
-from fuzz.models import CarriedRecord, FamilyFiles, HubFolder, LlmcFiles
+from fuzz.models import CarriedRecord, FamilyFiles, HubDialect, HubFolder, LlmcFiles
 from fuzz.records import CacheFiles, ConfigurationFile, RunLogFile, Settings, TokenizerRecord
 from fuzz.texts import GzippedText, JsonLines, Parquet, PlainText
 
@@ -30,6 +30,7 @@ READERS: dict[type[Reader], tuple[int, set[str]]] = {
     IncidentFile: (150, {"refused", "read"}),
     CarriedRecord: (150, {"refused", "read"}),
     HubFolder: (150, {"refused", "read"}),
+    HubDialect: (120, {"refused", "read"}),
     LlmcFiles: (150, {"refused", "read"}),
     FamilyFiles: (60, {"refused", "read"}),
     JsonLines: (120, {"refused", "read", "read with bad lines"}),

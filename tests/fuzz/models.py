@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from andrea.config import DIALECTS, ModelConfig
 from andrea.formats.family import FamilyFile, export_family
 from andrea.formats.hf import HFFolder, export_hf
 from andrea.formats.llmc import LlmcFile, export_llmc, read_tokens, write_tokens
@@ -18,11 +19,12 @@ from andrea.formats.weights import Weights, tensor_shapes
 from andrea.tokenizers import CarriedTokenizer, Tokenizer, tokenizer_from_dict
 from small_weights import small_tokenizer, small_weights
 
-from .damage import damage_bytes, damage_json
+from .damage import damage_bytes, damage_json, odd_value
 
 
-def _weights() -> Weights:
-    return small_weights(small_tokenizer("bpe"), block_size=8, n_layer=2, n_embd=8, n_head=2)
+def _weights(**dialect: Any) -> Weights:
+    sizes = dict(block_size=8, n_layer=2, n_embd=8, n_head=2)
+    return small_weights(small_tokenizer("bpe"), **sizes, **dialect)
 
 
 def _check(weights: Weights) -> None:
@@ -61,6 +63,43 @@ class HubFolder:
         return "read"
 
 
+# Of config.json: what decides the model, and what else may stand there in files of others.
+_KEYS: dict[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new", "gelu", "relu2", "silu", "swiglu", "GELU"),
+    "n_inner": (13, 0, -13, 2**31 - 1, 2**64, 13.0),
+    "tie_word_embeddings": (True, False, "false", 0),
+    "initializer_range": (0.02, 1e-30, 1e-46, -1, "0.02"),
+    "layer_norm_epsilon": (1e-5, 1e-6, 0, -1),
+    "n_embd": (8, 16, -8),
+    "n_layer": (2, 2**31 - 1),
+}
+
+
+class HubDialect:
+    """A folder of a GPT-2 with another activation, MLP and head, whose config.json says odd things:
+    refused, or a model of what it says and of the tensors that are there."""
+
+    def __init__(self, place: Path) -> None:
+        self.folder = place / "dialect"
+        own = dict(activation="relu2", mlp_dim=13, tie_embeddings=False, mlp_bias=False)
+        export_hf(_weights(**own), self.folder)
+        self.config = self.folder / "config.json"
+        self.values = json.loads(self.config.read_bytes())
+
+    def case(self, random: Random, folder: Path) -> str:
+        values = dict(self.values)
+        for key in random.sample(list(_KEYS), random.choice((1, 1, 2))):
+            value = random.choice(_KEYS[key])
+            values[key] = value if random.random() < 0.7 else odd_value(random)
+        self.config.write_text(json.dumps(values), "utf-8")
+        with HFFolder(self.folder) as opened:
+            _check(opened.weights)
+            assert opened.weights.config.mlp_dim == 13 == values["n_inner"]
+            assert opened.weights.config.tie_embeddings is values["tie_word_embeddings"] is False
+            assert values["activation_function"] in ("gelu_new", "gelu", "relu2")
+        return "read"
+
+
 def _check_tokenizer(tokenizer: Tokenizer) -> None:
     """One that was accepted makes tokens of the vocabulary, whatever the text."""
     tokens = tokenizer.encode("It's 12 naïve 漢字 🎉\n")
@@ -91,19 +130,31 @@ class LlmcFiles:
 
 
 class FamilyFiles:
-    """The family's checkpoint, which has nothing but two numbers to check."""
+    """The family's checkpoint, which has nothing but two numbers to check, and a shape that may be
+    another one's."""
 
     def __init__(self, folder: Path) -> None:
-        weights = _weights()
-        export_family(weights, folder / "model.bin")
-        self.config = weights.config
-        self.data = (folder / "model.bin").read_bytes()
+        self.good = []
+        for number, dialect in enumerate(({}, DIALECTS["microgpt"])):
+            weights, path = _weights(**dialect), folder / f"{number}.bin"
+            export_family(weights, path)
+            self.good.append((weights.config, path.read_bytes()))
 
     def case(self, random: Random, folder: Path) -> str:
         path = folder / "case.bin"
-        path.write_bytes(damage_bytes(random, self.data))
-        with FamilyFile(path, self.config) as opened:
+        config, data = random.choice(self.good)
+        sizes = config.to_dict()
+        for name in config.dialect():
+            del sizes[name]
+        if random.random() < 0.5:
+            path.write_bytes(damage_bytes(random, data))
+        else:
+            path.write_bytes(data)
+            name = random.choice(list(sizes))
+            sizes[name] = random.choice((0, -1, 1, 2 * sizes[name], 2**29, 2**31 - 1, 2**31))
+        with FamilyFile(path, ModelConfig.from_dict(sizes)) as opened:
             _check(opened.weights)
+            assert opened.weights.config.dialect() == config.dialect()
         return "read"
 
 
