@@ -154,7 +154,9 @@ class FamilyFiles:
             sizes[name] = random.choice((0, -1, 1, 2 * sizes[name], 2**29, 2**31 - 1, 2**31))
         with FamilyFile(path, ModelConfig.from_dict(sizes)) as opened:
             _check(opened.weights)
-            assert opened.weights.config.dialect() == config.dialect()
+            # Of another shape, maybe, in which another layout has as many numbers.
+            count = int.from_bytes(path.read_bytes()[4:8], "little")
+            assert sum(t.size for t in opened.weights.parameters.values()) == count
         return "read"
 
 
