@@ -11,11 +11,12 @@ import pytest
 
 import andrea
 from andrea.errors import AndreaError, CheckpointError, ConfigError, RunError, TokenizerError
+from andrea.formats.safetensors_file import SafetensorsFolder
 from andrea.formats.tokenizer_json import to_tokenizer_json
 from andrea.runs import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.runs.incident_file import read_incident
 from andrea.runs.log import newest_run_id, rewind
-from andrea.tokenizers import CarriedTokenizer
+from andrea.tokenizers import CarriedTokenizer, tokenizer_from_dict
 from andrea.training import TrainConfig, TrainState
 from cli_process import TINY_RUN, Shell
 from fuzz.checkpoints import seal, split
@@ -261,6 +262,29 @@ def test_a_template_without_a_place_for_the_text(tokens: list[str]) -> None:
     tokenizer = CarriedTokenizer(described | {"post_processor": template}, 300, 299)
     expected = CarriedTokenizer(described, 300, 299).encode("one text")
     assert tokenizer.encode("one text").tolist() == expected.tolist() != []
+
+
+def test_numbers_of_a_tokenizer_that_could_not_be_saved() -> None:
+    described = to_tokenizer_json(small_tokenizer_of("bpe"))
+    for part in ("post_processor", "notes"):
+        with pytest.raises(TokenizerError, match="not JSON compliant") as caught:
+            CarriedTokenizer(described | {part: {"number": float("nan")}}, 300, 299)
+        complaint(caught)
+
+
+@pytest.mark.parametrize("characters", ["ba", "aab"])
+def test_characters_that_would_get_other_numbers(characters: str) -> None:
+    with pytest.raises(TokenizerError, match="characters are not in order, once each"):
+        tokenizer_from_dict({"name": "char", "characters": characters})
+
+
+@pytest.mark.parametrize("shard", ["\n.safetensors", "\ud800.safetensors", "\0.safetensors"])
+def test_shards_whose_names_cannot_be_said(tmp_path: Path, shard: str) -> None:
+    index = {"weight_map": {"transformer.wte.weight": shard}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="no name of a file beside it") as caught:
+        SafetensorsFolder(tmp_path)
+    complaint(caught)
 
 
 def test_two_tokens_of_one_number() -> None:

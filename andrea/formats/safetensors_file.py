@@ -191,7 +191,7 @@ def _weight_map(path: Path) -> dict[str, str]:
         raise CheckpointError(f"{path} has no weight_map")
     for name, shard in shard_of.items():
         is_plain = isinstance(shard, str) and shard.endswith(".safetensors")
-        if not is_plain or any(mark in shard for mark in "/\\:\0"):
+        if not is_plain or not shard.isprintable() or any(mark in shard for mark in "/\\:"):
             raise CheckpointError(
                 f"{path}: {name!r:.80} is in {shard!r:.80}, which is no name of a file beside it"
             )

@@ -45,7 +45,12 @@ def tokenizer_from_dict(state: Mapping[str, Any]) -> Tokenizer:
         characters = state.get("characters")
         if not isinstance(characters, str):
             raise TokenizerError("the stored char tokenizer has no characters: it is damaged")
-        return CharTokenizer(characters)
+        tokenizer = CharTokenizer(characters)
+        if tokenizer.characters != characters:
+            raise TokenizerError(
+                "the stored char tokenizer's characters are not in order, once each"
+            )
+        return tokenizer
     if name == "bpe":
         return _bpe_from_dict(state)
     if name == "json":

@@ -131,7 +131,8 @@ def _library_of(description: Mapping[str, Any]) -> library.Tokenizer:
     # the text through a template, which may have no place for it.
     plain = {**description, "post_processor": None}
     with _library_errors("can't be used"):
-        made = library.Tokenizer.from_str(json.dumps(plain))
+        json.dumps(description.get("post_processor"), allow_nan=False)  # it is saved as it is
+        made = library.Tokenizer.from_str(json.dumps(plain, allow_nan=False))
         made.no_truncation()
         made.no_padding()
     return made
