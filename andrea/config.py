@@ -80,7 +80,13 @@ class ModelConfig:
                 f"n_head must divide n_embd: n_embd is {self.n_embd}, n_head is {self.n_head}"
             )
         if not self.mlp_dim:
-            object.__setattr__(self, "mlp_dim", _usual_mlp_dim(self.n_embd, self.is_gated))
+            mlp_dim = _usual_mlp_dim(self.n_embd, self.is_gated)
+            if mlp_dim > _LARGEST_INT32:
+                raise ConfigError(
+                    f"n_embd is {self.n_embd}, too large for the usual mlp_dim, {mlp_dim}, to be "
+                    "at most 2**31 - 1"
+                )
+            object.__setattr__(self, "mlp_dim", mlp_dim)
         if self.num_norms == 0:
             for name, value in (("norm", self.norm), ("norm_affine", self.norm_affine)):
                 if value != _DEFAULTS[name]:

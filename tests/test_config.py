@@ -145,6 +145,8 @@ def test_equal_numbers_are_equal_data() -> None:
         ({"init_std": True}, "init_std must be a number, got True"),
         ({"n_head": 5}, "n_head must divide n_embd: n_embd is 12, n_head is 5"),
         ({"n_embd": 0}, "n_embd must be between 1 and 2"),
+        ({"n_head": 1, "n_embd": 2**29}, "n_embd is 536870912, too large for the usual mlp_dim"),
+        ({"n_head": 1, "n_embd": 2**31 - 1, "activation": "swiglu"}, "too large for the usual mlp"),
         (
             {"norm_position": "none", "final_norm": False, "norm": "rmsnorm"},
             "norm is 'rmsnorm', but the model has no norm",
@@ -159,6 +161,17 @@ def test_what_cannot_be_is_refused_in_one_line(wrong: dict[str, Any], told: str)
     with pytest.raises(ConfigError) as caught:
         config_of(**wrong)
     assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_widest_are_refused_by_their_memory_in_one_line() -> None:
+    for config in (
+        ModelConfig(9, 9, 1, 1, 2**29 - 1),
+        ModelConfig(9, 9, 1, 1, 2**31 - 1, mlp_dim=2**31 - 1, activation="swiglu"),
+    ):
+        assert ModelConfig.from_dict(config.to_full_dict()) == config
+        with pytest.raises(andrea.AndreaError) as caught:
+            andrea.GPT(config, device="cpu", precision="fp32")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_model_without_norms_is_a_model() -> None:
