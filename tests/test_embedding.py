@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import andrea
 import small_runs
 from andrea import installed
 from andrea.cli import main
@@ -36,8 +37,18 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a Unix compiler
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a model that has learnt a little, with its moments."""
-    config, model = small_runs.small_config(steps=150), small_runs.small_model()
-    folder = tmp_path_factory.mktemp("trained") / "run"
+    return train_a_little(tmp_path_factory.mktemp("trained") / "run", small_runs.small_model())
+
+
+@pytest.fixture(scope="module")
+def trained_ancestor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of the ancestor's dialect."""
+    model = small_runs.small_model(**DIALECTS["microgpt"])
+    return train_a_little(tmp_path_factory.mktemp("ancestor") / "run", model)
+
+
+def train_a_little(folder: Path, model: andrea.GPT) -> Path:
+    config = small_runs.small_config(steps=150)
     with small_runs.small_run(folder, config, model) as of_it:
         for _ in train(model, small_runs.small_data(), config, run=of_it, state=TrainState()):
             pass
@@ -86,11 +97,12 @@ def test_examples_through_find_package(trained: Path, text: Path, tmp_path: Path
 
 
 def test_examples_through_pkg_config(
-    program: Path, trained: Path, text: Path, tmp_path: Path
+    program: Path, trained_ancestor: Path, text: Path, tmp_path: Path
 ) -> None:
-    writes_and_learns(program, trained, text)
+    """With a checkpoint of another dialect than GPT-2's."""
+    writes_and_learns(program, trained_ancestor, text)
     compiled = compile_cxx(installed.prefix(), tmp_path / "continue_cpp", tmp_path)
-    writes_and_learns(compiled, trained, text)
+    writes_and_learns(compiled, trained_ancestor, text)
 
 
 def test_training_goes_on_from_the_moments(
