@@ -9,18 +9,36 @@ import contextlib
 import io
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import IO
 
 import pytest
 
 from andrea.cli import main
+from andrea.formats.hf import export_hf
 from cli_process import TINY_RUN, Shell
 from fuzz.campaign import seeds_for
 from fuzz.checkpoints import damage_sealed
 from fuzz.damage import damage_bytes, damage_json
+from small_weights import small_tokenizer, small_weights
 
 SECONDS = 20.0
+
+
+@contextlib.contextmanager
+def past_python() -> Iterator[IO[bytes]]:
+    """The file that the process's standard error goes to for a while."""
+    with tempfile.TemporaryFile() as said:
+        stderr = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 class Damaged:
@@ -35,7 +53,9 @@ class Damaged:
         wild = (*TINY_RUN, "--steps", "3", "--learning-rate", "1e30", "--out", "wild")
         code, _, err = self.call("train", "book.txt", *wild)
         assert (code, err) == (0, "")
-        self.runs = folder / "run", folder / "wild"
+        sizes = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}
+        export_hf(small_weights(small_tokenizer("bpe"), **sizes), folder / "hub")
+        self.runs = folder / "run", folder / "wild", folder / "hub"
         files = [path for run in self.runs for path in run.rglob("*") if path.is_file()]
         self.good = {path: path.read_bytes() for path in files}
         records = [{"text": f"record {number} has a text"} for number in range(30)]
@@ -54,23 +74,29 @@ class Damaged:
             path.write_bytes(content)
 
     def call(self, *arguments: str) -> tuple[int, str, str]:
-        """A command in this process: exit code, standard output and error."""
+        """A command in this process: exit code, standard output and error.
+
+        Error is also what libraries write past Python, as a panic of Rust does.
+        """
         out, err = io.StringIO(), io.StringIO()
         before = os.getcwd()
         os.chdir(self.shell.folder)
-        try:
-            with (
-                pytest.MonkeyPatch.context() as patch,
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-                pytest.raises(SystemExit) as ended,
-            ):
-                patch.setenv("XDG_CACHE_HOME", str(self.shell.folder / ".cache"))
-                main.main(list(arguments), prog_name="andrea")
-        finally:
-            os.chdir(before)
+        with past_python() as said:
+            try:
+                with (
+                    pytest.MonkeyPatch.context() as patch,
+                    contextlib.redirect_stdout(out),
+                    contextlib.redirect_stderr(err),
+                    pytest.raises(SystemExit) as ended,
+                ):
+                    patch.setenv("XDG_CACHE_HOME", str(self.shell.folder / ".cache"))
+                    main.main(list(arguments), prog_name="andrea")
+            finally:
+                os.chdir(before)
+            said.seek(0)
+            errors = said.read().decode("utf-8", "replace") + err.getvalue()
         code = ended.value.code
-        return (code if isinstance(code, int) else 0), out.getvalue(), err.getvalue()
+        return (code if isinstance(code, int) else 0), out.getvalue(), errors
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +142,16 @@ def incident(random: Random, damaged: Damaged) -> None:
     path.write_bytes(damage_bytes(random, damaged.good[path]))
 
 
+def hub(random: Random, damaged: Damaged) -> None:
+    """A folder of another program, most often what its tokenizer.json says."""
+    name = random.choice(("tokenizer.json", "tokenizer.json", "config.json", "model.safetensors"))
+    path = damaged.file(f"hub/{name}")
+    if name.endswith(".json") and random.random() < 0.8:
+        path.write_text(json.dumps(damage_json(random, json.loads(damaged.good[path]))))
+    else:
+        path.write_bytes(damage_bytes(random, damaged.good[path]))
+
+
 def records(random: Random, damaged: Damaged) -> None:
     (damaged.shell.folder / "records.jsonl").write_bytes(damage_bytes(random, damaged.records))
 
@@ -133,6 +169,7 @@ CASES = {
     "report": (run_log, ("report", "run", "--out", "page.html")),
     "metrics": (run_log, ("metrics", "run")),
     "config": (configuration, ("train", "--config", "run/config.toml", "--steps", "1", "--out")),
+    "import": (hub, ("import", "hub", "--out")),
     "records": (records, ("train", "records.jsonl", *TINY_RUN, "--steps", "1", "--out")),
 }
 
