@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def duration(seconds: float) -> str:
     """A length of time in at most two units: 8s, 1m 20s, 3h 05m, 2d 04h."""
@@ -38,3 +40,14 @@ def size(number: float) -> str:
 def plural(number: int, noun: str, many: str = "") -> str:
     """A count with its noun: 1 document, 12,000 documents."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with a decimal, small ones with two digits: 61.4%, 0.042%, 0%."""
+    amount = 100 * share
+    if abs(amount) >= 0.1:
+        return f"{amount:.1f}%"
+    if not amount:
+        return "0%"
+    digits = min(1 - math.floor(math.log10(abs(amount))), 9)
+    return f"{amount:.{digits}f}".rstrip("0").rstrip(".") + "%"

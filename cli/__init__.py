@@ -26,6 +26,7 @@ _COMMANDS = (
     "export",
     "import",
     "info",
+    "params",
     "doctor",
     "prefix",
     "completion",

@@ -155,17 +155,27 @@ def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
 
 
 def _run_facts(what: str) -> dict[str, Any]:
-    from andrea.config import PRESETS
     from andrea.runs.folder import RunFolder
+
+    refuse_unknown(what)
+    with RunFolder.open(Path(what)) as run:
+        check_record(run)
+        batch_size = run.config.batch_size if run.info.train else 1
+        return {"run": _progress_facts(run), **_model_facts(run.info.model, batch_size)}
+
+
+def refuse_unknown(what: str) -> None:
+    """Refuse a name that is no preset's and that nothing is at.
+
+    Raises:
+        Failure: naming the presets.
+    """
+    from andrea.config import PRESETS
 
     if not os.path.exists(what) and os.sep not in what:
         raise Failure(
             f"{what} is neither a run's folder nor a preset; the presets are {', '.join(PRESETS)}"
         )
-    with RunFolder.open(Path(what)) as run:
-        check_record(run)
-        batch_size = run.config.batch_size if run.info.train else 1
-        return {"run": _progress_facts(run), **_model_facts(run.info.model, batch_size)}
 
 
 def _progress_facts(run: RunFolder) -> dict[str, Any]:

@@ -27,9 +27,10 @@ def complete_runs(
     return [CompletionItem(incomplete, type="dir")]
 
 
-def _complete_runs_and_presets(
+def complete_runs_and_presets(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
+    """Names of presets, and folders."""
     return complete_presets(ctx, param, incomplete) + complete_runs(ctx, param, incomplete)
 
 
@@ -38,7 +39,7 @@ text_argument = click.argument(
 )
 run_argument = click.argument("run", type=click.Path(), shell_complete=complete_runs)
 run_or_preset_argument = click.argument(
-    "what", required=False, metavar="[RUN|PRESET]", shell_complete=_complete_runs_and_presets
+    "what", required=False, metavar="[RUN|PRESET]", shell_complete=complete_runs_and_presets
 )
 
 best_option = option(
@@ -50,6 +51,13 @@ best_option = option(
 
 at_least_1 = WholeNumber(1)
 at_least_0 = WholeNumber(0)
+
+size_options = stack(
+    option("--n-layer", section="Model", type=at_least_1, help="Blocks."),
+    option("--n-head", section="Model", type=at_least_1, help="Attention heads; divide the width."),
+    option("--n-embd", section="Model", type=at_least_1, help="Width."),
+    option("--block-size", section="Model", type=at_least_1, help="Context, in tokens."),
+)
 
 reading_options = stack(
     option(
@@ -96,7 +104,7 @@ data_options = stack(
     reading_options,
 )
 
-machine_options = stack(
+device_options = stack(
     option(
         "--device",
         section="Machine",
@@ -109,6 +117,10 @@ machine_options = stack(
         metavar="NAME",
         help="auto, fp32 or bf16; auto is bf16 where the device has it.  [default: auto]",
     ),
+)
+
+machine_options = stack(
+    device_options,
     option(
         "--threads",
         section="Machine",

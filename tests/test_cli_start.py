@@ -67,7 +67,7 @@ SAMPLE_OPTIONS = [
 
 COMMANDS = (
     *("train", "sample", "serve", "eval", "replay", "report", "metrics", "export", "import"),
-    *("info", "doctor", "prefix", "completion"),
+    *("info", "params", "doctor", "prefix", "completion"),
 )
 
 

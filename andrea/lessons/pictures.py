@@ -165,5 +165,6 @@ def _styled() -> Iterator[None]:
     with matplotlib.rc_context():
         # Not over the user's own matplotlibrc, which may say anything.
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+        settings: Any = matplotlib.rcParams
+        settings.update(_STYLE)
         yield

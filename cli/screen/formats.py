@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from andrea.words import count, duration, plural, size
+from andrea.words import count, duration, percent, plural, size
 
 __all__ = [
     "count",
@@ -13,6 +13,7 @@ __all__ = [
     "next_moment",
     "parse_count",
     "parse_duration",
+    "percent",
     "plural",
     "printable",
     "size",

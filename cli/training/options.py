@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..option_kinds import Amount, ClockTime, Duration, Number, WholeNumber, option, stack
-from ..options import at_least_0, at_least_1, complete_presets, complete_runs
+from ..options import at_least_0, at_least_1, complete_presets, complete_runs, size_options
 
 _share = Number(most=1)
 
@@ -155,10 +155,7 @@ model_options = stack(
         help="Sizes of a known model: andrea-nano, andrea-12m, andrea-120m, andrea-480m, gpt2 or "
         "microgpt, which has its own dialect, too.",
     ),
-    option("--n-layer", section="Model", type=at_least_1, help="Blocks."),
-    option("--n-head", section="Model", type=at_least_1, help="Attention heads; divide the width."),
-    option("--n-embd", section="Model", type=at_least_1, help="Width."),
-    option("--block-size", section="Model", type=at_least_1, help="Context, in tokens."),
+    size_options,
 )
 
 training_options = stack(
