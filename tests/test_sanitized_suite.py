@@ -11,21 +11,26 @@ import pytest
 
 from native_build import build, configure, copy_sources, passed_in, run_tests, sanitizer_runtimes
 
-# They build engines of their own, or run on simulated GPUs, whose sanitizers are their own, too.
+# They build engines of their own, link the installed one, or run on simulated GPUs, whose sanitizers
+# are their own, too.
 OTHER_ENGINES = (
     "test_c_example.py",
     "test_cuda_build.py",
     "test_cuda_host.py",
     "test_cuda_simulated.py",
+    "test_embedding.py",
+    "test_embedding_reader.py",
     "test_library_build.py",
     "test_mutation.py",
     "test_mutation_cuda.py",
     "test_sim.py",
     "test_sanitized_suite.py",
 )
-# Programs that aren't Python's: a compiler, a browser, the loader.
+# Programs that aren't Python's: a compiler, a browser, the loader; other programs' engines.
 OTHER_PROGRAMS = (
     "test_docs.py",
+    "test_formats_llama.py",
+    "test_formats_transformers.py",
     "test_library_loading.py",
     "test_report_browser.py",
     "test_serving_browser.py",
