@@ -11,8 +11,8 @@ import pytest
 
 from native_build import build, configure, copy_sources, passed_in, run_tests, sanitizer_runtimes
 
-# They build engines of their own, link the installed one, or run on simulated GPUs, whose sanitizers
-# are their own, too.
+# They build engines of their own, link the installed one, or run on simulated GPUs, whose
+# sanitizers are their own, too.
 OTHER_ENGINES = (
     "test_c_example.py",
     "test_cuda_build.py",
