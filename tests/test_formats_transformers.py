@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -89,6 +90,10 @@ def test_transformers_loads_what_andrea_writes(kind: str, tmp_path: Path) -> Non
         assert reader.decode(reader.encode(text)) == text
     prompt = "the café"
     inputs = reader(prompt, return_tensors="pt")
+    assert list(inputs) == ["input_ids", "attention_mask"]
+    # By its own words: transformers 5 does so without, 4 doesn't.
+    described = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text("utf-8"))
+    assert described["model_input_names"] == list(inputs)
     longest = weights.config.block_size - inputs["input_ids"].shape[1]
     written = theirs.generate(**inputs, max_new_tokens=longest, do_sample=False, pad_token_id=0)
     model = model_of(weights)

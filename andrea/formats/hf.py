@@ -175,6 +175,8 @@ def export_hf(weights: Weights, path: Path) -> None:
                 "bos_token": marker,
                 "eos_token": marker,
                 "clean_up_tokenization_spaces": False,
+                # Without it transformers 4 makes token types too, which a GPT-2 adds as embeddings.
+                "model_input_names": ["input_ids", "attention_mask"],
             },
         )
         write_json(
