@@ -183,9 +183,9 @@ def launches() -> int:
     return count
 
 
-def launches_of_a_step(kind: Kind, n_layer: int, recorded: bool) -> int:
+def launches_of_a_step(kind: Kind, n_layer: int, recorded: bool, **dialect: Any) -> int:
     """Of one training step, by ops or as a graph."""
-    model = new_model(kind, andrea.ModelConfig(300, 24, n_layer, 2, 16))
+    model = new_model(kind, andrea.ModelConfig(300, 24, n_layer, 2, 16, **dialect))
     (batch,) = batches(1, 2, 24)
     for _ in range(3 if recorded else 0):
         model.train_step(*batch, learning_rate=1e-3)
@@ -212,6 +212,21 @@ def test_launches_of_a_step(kind: Kind, recorded: bool) -> None:
     beside = one - per_block
     assert 10 < per_block <= 24
     assert beside > 5 and beside + MORE_CHUNKS * LAUNCHES_PER_CHUNK <= 30
+
+
+@on_gpu
+def test_launches_of_dialects(kind: Kind) -> None:
+    """A bias costs a launch, of its gradient; other activations than GELU one, of forward."""
+
+    def of_a_block(**dialect: Any) -> int:
+        one, two = (launches_of_a_step(kind, n_layer, False, **dialect) for n_layer in (1, 2))
+        return two - one
+
+    gpt2 = of_a_block()
+    without_biases = of_a_block(attn_bias=False, mlp_bias=False)
+    assert without_biases == gpt2 - 4
+    gated = of_a_block(attn_bias=False, mlp_bias=False, norm="rmsnorm", activation="swiglu")
+    assert gated == without_biases + 1
 
 
 def free_memory() -> int:

@@ -62,7 +62,7 @@ MUTANTS = {
         "ops/test_embedding.py::test_backward cuda",
     ),
     "the norm's gradients are added up before all rows are done": Mutant(
-        "norm.cu",
+        "norm_backward.cu",
         f"store(piece + threadIdx.x * 4, sum);\n            {BARRIER}",
         "store(piece + threadIdx.x * 4, sum);",
         NORM,
@@ -132,6 +132,18 @@ MUTANTS = {
         f"room[i * kThreads + threadIdx.x] = sums[i];\n    {BARRIER}",
         "room[i * kThreads + threadIdx.x] = sums[i];",
         "ops/test_linear.py::test_backward_weight cuda and unfused and 97x193x257",
+    ),
+    "a thread that goes on to the next row of gates stays in its own": Mutant(
+        "activation.cu",
+        "column -= M;\n            ++row;",
+        "column -= M;",
+        "ops/test_activation.py cuda-fp32 and 300001",
+    ),
+    "RMSNorm's gradient is centred": Mutant(
+        "norm_backward.cu",
+        "mean != nullptr ? sums[0] * share : 0.0f",
+        "sums[0] * share",
+        "ops/test_norm_variants.py::test_backward cuda-fp32 and RMSNorm and 70x8",
     ),
 }
 

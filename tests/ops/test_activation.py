@@ -62,6 +62,23 @@ def test_forward_and_backward(
     assert out_again.tobytes() == out.tobytes()
 
 
+@pytest.mark.parametrize("size", [(3, 300001)], ids=["3x300001"])
+def test_more_gates_than_a_grid_takes_at_once(
+    device: Device, rng: np.random.Generator, size: tuple[int, int]
+) -> None:
+    """A GPU's threads then go on to others, in this row or the next."""
+    N, M = size
+    x = device.rounded(rng.standard_normal((N, 2 * M), np.float32))
+    dout = device.rounded(rng.standard_normal((N, M), np.float32))
+    out = forward(device, "swiglu", x)
+    exact = activations.forward("swiglu", x.astype(float))
+    assert_close("out", out, exact, TOLERANCE, device.unit)
+    dx, out_again = backward(device, "swiglu", x, dout)
+    expected = activations.backward("swiglu", dout.astype(float), x.astype(float))
+    assert_close("dx", dx, expected, TOLERANCE, device.unit)
+    assert out_again.tobytes() == out.tobytes()
+
+
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_everywhere(device: Device, name: str) -> None:
     """Each value is compared with its own size, where it is not yet lost in the smallest floats."""
