@@ -17,12 +17,12 @@ static void check(mg_status found, mg_status expected, const char* call, int lin
 
 /* ---- buffers that are freed together */
 
-static void* taken[64];
+static void* taken[96];
 static int taken_count = 0;
 
 static void* take(size_t bytes) {
     void* memory = malloc(bytes);
-    if (memory == NULL || taken_count == 64) exit(2);
+    if (memory == NULL || taken_count == 96) exit(2);
     return taken[taken_count++] = memory;
 }
 
@@ -71,6 +71,23 @@ static void all_ops(mg_backend* b, int64_t B, int64_t T, int64_t C, int64_t NH, 
     CHECK(mg_op_linear_gelu_backward_input(b, wide, wide_2, x, weight, N, C, M));
     CHECK(mg_op_linear_backward_weight(b, numbers(M * C), numbers(M), wide, x, N, M, C));
 
+    /* What dialects leave out, and their own. */
+    CHECK(mg_op_norm_forward(b, out, NULL, row_2, x, NULL, NULL, N, C));
+    CHECK(mg_op_norm_backward(b, out, out, numbers(N * C), NULL, NULL, x, x, NULL, row_2, NULL, NULL, N, C));
+    CHECK(mg_op_stream_norm_forward(b, out, row, row_2, x, gamma, beta, N, C));
+    CHECK(mg_op_stream_norm_forward(b, out, NULL, row_2, out, gamma, NULL, N, C));
+    CHECK(mg_op_stream_norm_backward(b, out, out, numbers(C), numbers(C), x, row, row_2, gamma, N, C));
+    CHECK(mg_op_stream_norm_backward(b, out, NULL, NULL, NULL, x, NULL, row_2, NULL, N, C));
+    CHECK(mg_op_read_stream(b, out, x, N * C));
+    CHECK(mg_op_add_to_stream(b, out, out, x, N * C));
+    CHECK(mg_op_linear_forward(b, wide, x, weight, NULL, N, M, C));
+    CHECK(mg_op_linear_residual_forward(b, out, NULL, wide, weight, NULL, N, C, M));
+    for (int32_t f = MG_GELU; f <= MG_SWIGLU; ++f) {
+        const int64_t hidden = f == MG_SWIGLU ? 2 * C : C;
+        CHECK(mg_op_activation_forward(b, f, out, numbers(N * hidden), N, C));
+        CHECK(mg_op_activation_backward(b, f, numbers(N * hidden), out, N, C));
+    }
+
     float *qkv = numbers(N * 3 * C), *saved = take(mg_op_attention_saved_bytes(b, B, T, NH));
     CHECK(mg_op_attention_forward(b, out, saved, qkv, B, T, C, NH));
     CHECK(mg_op_attention_backward(b, numbers(N * 3 * C), x, qkv, out, saved, B, T, C, NH));
@@ -110,6 +127,10 @@ static void whole_model(mg_config config, int32_t B, int32_t T) {
     config.struct_size = sizeof config;
     CHECK(mg_plan_memory(&config, "cpu", "fp32", B, T, 1, &plan));
     CHECK(mg_model_create(&config, "cpu", "fp32", 7, &model));
+    mg_config told;
+    told.struct_size = sizeof told;
+    CHECK(mg_model_config(model, &told));
+    if (told.norm_position != config.norm_position || told.mlp_dim < 1 || told.residual == MG_DEFAULT) exit(3);
     int32_t *tokens = ids(N, config.vocab_size), *targets = ids(N, config.vocab_size);
     for (int64_t i = 1; i < N; i += 5) targets[i] = MG_IGNORED_TARGET;
     for (int step = 0; step < 2; ++step) {
@@ -186,6 +207,9 @@ static void whole_model(mg_config config, int32_t B, int32_t T) {
         --taken_count;
         free(taken[taken_count]);
     }
+    CHECK(mg_decoder_forget(decoder, 1));
+    REFUSED(MG_ERROR_ARGUMENT, mg_decoder_forget(decoder, 3));
+    if (mg_decoder_length(decoder, 1) != 0) exit(3);
     CHECK(mg_model_reset(model, 8));
     mg_model_free(model); /* before its decoder, which keeps what it needs */
     CHECK(mg_decoder_reset(decoder));
@@ -200,6 +224,22 @@ int main(void) {
     } shapes[] = {{1, 1, 1, 1, 1, 1, 1},       {2, 3, 1, 1, 3, 2, 3},     {5, 7, 2, 3, 9, 3, 5},
                   {17, 33, 1, 2, 10, 1, 33},   {3, 9, 1, 1, 17, 2, 1},    {97, 65, 1, 3, 51, 2, 65},
                   {33, 130, 1, 1, 40, 1, 129}, {11, 12, 3, 2, 14, 25, 12}};
+    const mg_config dialects[] = {
+        {0},
+        {.norm = MG_RMSNORM,
+         .norm_position = MG_NORM_POST,
+         .activation = MG_SWIGLU,
+         .mlp_dim = 5,
+         .mlp_bias = MG_OFF,
+         .tie_embeddings = MG_OFF,
+         .final_norm = MG_OFF,
+         .embedding_norm = MG_ON},
+        {.norm_position = MG_NORM_NONE,
+         .residual = MG_OFF,
+         .activation = MG_RELU2,
+         .attn_bias = MG_OFF,
+         .final_norm = MG_OFF},
+    };
     for (int32_t threads = 1; threads <= 3; ++threads) {
         CHECK(mg_set_num_threads(threads));
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
@@ -207,9 +247,16 @@ int main(void) {
             CHECK(mg_backend_create("cpu", "fp32", &backend));
             all_ops(backend, shapes[i].B, shapes[i].T, shapes[i].n_embd, shapes[i].n_head, shapes[i].V);
             mg_backend_free(backend);
-            const mg_config config = {
-                0, shapes[i].V, shapes[i].block_size, shapes[i].n_layer, shapes[i].n_head, shapes[i].n_embd};
-            whole_model(config, shapes[i].B, shapes[i].T);
+            const size_t spoken = threads == 2 ? sizeof dialects / sizeof *dialects : 1;
+            for (size_t d = 0; d < spoken; ++d) {
+                mg_config config = dialects[d];
+                config.vocab_size = shapes[i].V;
+                config.block_size = shapes[i].block_size;
+                config.n_layer = shapes[i].n_layer;
+                config.n_head = shapes[i].n_head;
+                config.n_embd = shapes[i].n_embd;
+                whole_model(config, shapes[i].B, shapes[i].T);
+            }
         }
     }
     const char* isa;

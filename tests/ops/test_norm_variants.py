@@ -172,6 +172,21 @@ def test_backward_on_the_stream(
     assert alone[dx].tobytes() == held[dx].tobytes()
 
 
+@pytest.mark.parametrize("C", [33, 64, 100])
+@every_norm
+def test_the_output_again_has_the_first_ones_bits(
+    device: Device, rng: np.random.Generator, norm: Norm, C: int
+) -> None:
+    """What backward computes once more is what the layer read, in the odd rest of a row too."""
+    case, (N, _) = Case(device, rng, norm, (300, C)), (300, C)
+    out, again, (mean, rstd) = output(N, C), output(N, C), case.statistics()
+    held = run(device, "norm_forward", out, mean, rstd, case.x, case.gamma, case.beta, N, C)
+    known = None if mean is None else held[mean], held[rstd]
+    of = (added(case.before_dx), None, again, None, None, case.dout, case.x)
+    backward = run(device, "norm_backward", *of, *known, case.gamma, case.beta, N, C)
+    assert backward[again].tobytes() == held[out].tobytes()
+
+
 def test_rows_far_from_zero(device: Device, rng: np.random.Generator) -> None:
     """RMSNorm sees their size, not their spread: 1000 +- 1 becomes 1 +- 0.001."""
     x = (1000.0 + rng.standard_normal((5, 96))).astype(np.float32)

@@ -12,36 +12,51 @@ namespace {
 
 constexpr float kNormEpsilon = 1e-5f;
 
+// What is null is known where loops are compiled, not asked in them: kWhole means that nothing is, as in GPT-2.  Each variant is
+// a function of its own: compilers contract a product and a sum to one rounding only where they stay together, and what they
+// moved to a place common to several variants would change bits.
 inline float mean_of(const float* mean, int64_t row) { return mean != nullptr ? mean[row] : 0.0f; }
 
-template <typename E>
+template <typename E, bool kWhole>
 void scale_and_shift(E* out, const float* x, float mean, float rstd, const float* gamma, const float* beta, int64_t C) {
     for_vectors(C, [&](int64_t c, int64_t n) {
-        Vector value = (load_some(x + c, n) - mean) * rstd;
-        if (gamma != nullptr) value = value * load_some(gamma + c, n);
-        if (beta != nullptr) value = value + load_some(beta + c, n);
-        store_some(out + c, value, n);
+        const Vector xhat = (load_some(x + c, n) - mean) * rstd;
+        if (kWhole) {
+            store_some(out + c, xhat * load_some(gamma + c, n) + load_some(beta + c, n), n);
+        } else {
+            const Vector scaled = gamma != nullptr ? xhat * load_some(gamma + c, n) : xhat;
+            store_some(out + c, beta != nullptr ? scaled + load_some(beta + c, n) : scaled, n);
+        }
     });
+}
+
+template <typename E, bool kWhole>
+[[gnu::noinline]] void norm_again_rows(E* out, const float* x, const float* mean, const float* rstd, const float* gamma,
+                                       const float* beta, int64_t row_begin, int64_t row_end, int64_t C) {
+    for (int64_t row = row_begin; row < row_end; ++row)
+        scale_and_shift<E, kWhole>(out + row * C, x + row * C, kWhole ? mean[row] : mean_of(mean, row), rstd[row],
+                                   gamma, beta, C);
 }
 
 template <typename E>
 void norm_again(E* out, const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
                 int64_t row_begin, int64_t row_end, int64_t C) {
-    for (int64_t row = row_begin; row < row_end; ++row)
-        scale_and_shift(out + row * C, x + row * C, mean_of(mean, row), rstd[row], gamma, beta, C);
+    const bool whole = mean != nullptr && gamma != nullptr && beta != nullptr;
+    const auto rows = whole ? norm_again_rows<E, true> : norm_again_rows<E, false>;
+    rows(out, x, mean, rstd, gamma, beta, row_begin, row_end, C);
 }
 
-template <typename E>
-void norm_forward(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
-                  int64_t row_begin, int64_t row_end, int64_t C) {
+template <typename E, bool kWhole>
+[[gnu::noinline]] void norm_forward_rows(E* out, float* mean, float* rstd, const float* x, const float* gamma,
+                                         const float* beta, int64_t row_begin, int64_t row_end, int64_t C) {
     for (int64_t row = row_begin; row < row_end; ++row) {
         const float* in = x + row * C;
         E* to = out + row * C;
         float row_mean = 0.0f;
-        if (mean != nullptr) {
+        if (kWhole || mean != nullptr) {
             Vector total = {};
             for_vectors(C, [&](int64_t c, int64_t n) { total = total + load_some(in + c, n); });
-            mean[row] = row_mean = sum_lanes(total) / static_cast<float>(C);
+            row_mean = sum_lanes(total) / static_cast<float>(C);
         }
         // A second pass over a row that is in cache: x*x - mean*mean would lose the variance of rows far from 0.
         Vector squares = {};
@@ -53,29 +68,38 @@ void norm_forward(E* out, float* mean, float* rstd, const float* x, const float*
         float variance = sum_lanes(squares);
         for (; c < C; ++c) variance += (in[c] - row_mean) * (in[c] - row_mean);
         const float row_rstd = 1.0f / sqrtf(variance / static_cast<float>(C) + kNormEpsilon);
-        scale_and_shift(to, in, row_mean, row_rstd, gamma, beta, C);
+        scale_and_shift<E, kWhole>(to, in, row_mean, row_rstd, gamma, beta, C);
+        if (kWhole || mean != nullptr) mean[row] = row_mean;
         rstd[row] = row_rstd;
     }
 }
 
 template <typename E>
-void norm_backward(float* dx, bool adds, float* partial, const E* dout, const float* x, const float* mean,
-                   const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end, int64_t C) {
+void norm_forward(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
+                  int64_t row_begin, int64_t row_end, int64_t C) {
+    const bool whole = mean != nullptr && gamma != nullptr && beta != nullptr;
+    const auto rows = whole ? norm_forward_rows<E, true> : norm_forward_rows<E, false>;
+    rows(out, mean, rstd, x, gamma, beta, row_begin, row_end, C);
+}
+
+// kAdds: dx +=, else =; kScales: there is a gamma.
+template <typename E, bool kAdds, bool kScales>
+[[gnu::noinline]] void norm_backward_rows(float* dx, float* partial, const E* dout, const float* x, const float* mean,
+                                          const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end,
+                                          int64_t C) {
     float* dgamma = partial;
     float* dbeta = partial + C;
     memset(partial, 0, static_cast<size_t>(2 * C) * sizeof(float));
+    const auto scaled = [&](Vector d, int64_t c, int64_t n) { return kScales ? d * load_some(gamma + c, n) : d; };
     for (int64_t row = row_begin; row < row_end; ++row) {
         const float* in = x + row * C;
         const E* g_out = dout + row * C;
         const float row_mean = mean_of(mean, row), row_rstd = rstd[row];
-        const auto gain = [&](int64_t c, int64_t n) {
-            return gamma != nullptr ? load_some(gamma + c, n) : broadcast(1.0f);
-        };
         Vector sum_g = {}, sum_g_xhat = {};
         for_vectors(C, [&](int64_t c, int64_t n) {
             const Vector d = load_some(g_out + c, n);
             const Vector xhat = (load_some(in + c, n) - row_mean) * row_rstd;
-            const Vector g = d * gain(c, n);
+            const Vector g = scaled(d, c, n);
             sum_g = sum_g + g;
             sum_g_xhat = g * xhat + sum_g_xhat;
             store_some(dgamma + c, d * xhat + load_some(dgamma + c, n), n);
@@ -86,11 +110,19 @@ void norm_backward(float* dx, bool adds, float* partial, const E* dout, const fl
         float* to = dx + row * C;
         for_vectors(C, [&](int64_t c, int64_t n) {
             const Vector xhat = (load_some(in + c, n) - row_mean) * row_rstd;
-            const Vector g = load_some(g_out + c, n) * gain(c, n);
-            const Vector before = adds ? load_some(to + c, n) : Vector{};
+            const Vector g = scaled(load_some(g_out + c, n), c, n);
+            const Vector before = kAdds ? load_some(to + c, n) : Vector{};
             store_some(to + c, (g - mean_g - xhat * mean_g_xhat) * row_rstd + before, n);
         });
     }
+}
+
+template <typename E>
+void norm_backward(float* dx, bool adds, float* partial, const E* dout, const float* x, const float* mean,
+                   const float* rstd, const float* gamma, int64_t row_begin, int64_t row_end, int64_t C) {
+    const auto scaled = adds ? norm_backward_rows<E, true, true> : norm_backward_rows<E, false, true>;
+    const auto plain = adds ? norm_backward_rows<E, true, false> : norm_backward_rows<E, false, false>;
+    (gamma != nullptr ? scaled : plain)(dx, partial, dout, x, mean, rstd, gamma, row_begin, row_end, C);
 }
 
 }  // namespace
