@@ -9,11 +9,14 @@ import subprocess
 import sys
 from itertools import pairwise
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
 
 import andrea
+from dialects import DIALECTS, config_of
+from reference import gpt
 from reference.ops import Array
 
 SMALL = andrea.ModelConfig(vocab_size=65, block_size=32, n_layer=2, n_head=4, n_embd=48)
@@ -111,20 +114,43 @@ def expected_value(name: str, index: int, seed: int, std: float) -> float:
     return std * NormalDist().inv_cdf((words[index % 4] + 0.5) / 2**32)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**64 - 1])
-def test_values_are_normal_quantiles_of_the_generator(seed: int) -> None:
+def check_values(config: andrea.ModelConfig, seed: int) -> None:
     """Against Python's own quantile function, at the ends and in the middle of every matrix."""
-    for name, value in parameters(seed=seed).items():
+    for name, value in parameters(config, seed).items():
         if value.ndim < 2:
+            assert (value == (1.0 if name.endswith("weight") else 0.0)).all(), name
             continue
         # The engine's std is a float32, as all its numbers are.
-        std = float(np.float32(0.02))
-        if is_residual_projection(name):
-            std = float(np.float32(0.02) / np.sqrt(np.float32(2 * SMALL.n_layer)))
+        std = np.float32(config.init_std)
+        if is_residual_projection(name) and config.scaled_init:
+            std = std / np.sqrt(np.float32(2 * config.n_layer))
         flat = value.reshape(-1)
-        for index in (0, 1, 2, 3, 4, flat.size // 2 + 1, flat.size - 1):
-            exact = expected_value(name, index, seed, std)
+        for index in {0, 1, 2, 3, 4, flat.size // 2 + 1, flat.size - 1}:
+            exact = expected_value(name, index, seed, float(std))
             assert flat[index] == pytest.approx(exact, rel=1e-7, abs=0), (name, index)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**64 - 1])
+def test_values_are_normal_quantiles_of_the_generator(seed: int) -> None:
+    check_values(SMALL, seed)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("start", [{}, {"init_std": 0.08}, {"scaled_init": False}], ids=str)
+def test_values_of_a_dialect(name: str, start: dict[str, Any]) -> None:
+    """Each of its tensors is a stream of its own name, and as wide as the configuration says."""
+    config = config_of({**DIALECTS[name], **start})
+    check_values(config, seed=5)
+    assert list(parameters(config)) == list(gpt.parameter_shapes(config))
+
+
+def test_microgpt_starts_as_its_ancestor() -> None:
+    """N(0, 0.08) everywhere, and nothing but matrices."""
+    config = andrea.ModelConfig(65, 32, 2, 4, 48, **andrea.config.DIALECTS["microgpt"])
+    values = parameters(config)
+    assert all(value.ndim == 2 for value in values.values()) and "lm_head.weight" in values
+    for name, value in values.items():
+        assert abs(value.astype(float).std() / 0.08 - 1) < 4 / math.sqrt(2 * value.size), name
 
 
 # ---- distributions
