@@ -67,8 +67,8 @@ def _norms(count: Count) -> str:
 
 def _head(count: Count) -> str:
     if count.config.tie_embeddings:
-        return f"is wte.weight (tied): {count.head:,} parameters counted once"
-    return f"is lm_head.weight (untied): {count.head:,} parameters of its own"
+        return f"wte.weight (tied): {count.head:,} parameters counted once"
+    return f"lm_head.weight (untied): {count.head:,} parameters of its own"
 
 
 def _block(count: Count) -> str:
@@ -186,7 +186,7 @@ def _two(both: Comparison, name: str, width: int) -> Iterator[str]:
     blocks = (before.block, after.block)
     body.append(("one block", f"{blocks[0]:,}", "", f"{blocks[1]:,}", "", *_gain(*blocks)))
     header = ("parameters", name, "share", "changed", "share", "difference", "")
-    yield from _fitting(header, body, 1, width)
+    yield from _fitting(header, body, 1, width, [(), (6,), (2, 4, 6)])
     yield from _tensors(both, name, width)
     body = [
         (

@@ -106,6 +106,9 @@ def draw(paint: Callable[[Figure], None], *, width: float = 8.0, height: float =
         # Not pyplot's: no window, and nothing of the caller's own pictures changes.
         figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure)
+        # The layout is settled once: it would move a little each time that the picture is written.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
     return Picture(figure)
 
 
