@@ -27,6 +27,7 @@ _COMMANDS = (
     "import",
     "info",
     "params",
+    "trace",
     "doctor",
     "prefix",
     "completion",

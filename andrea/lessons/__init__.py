@@ -19,7 +19,12 @@ if TYPE_CHECKING:
         count_operations,
         count_parameters,
     )
+    from .lens import LogitLens, lens_logits, logit_lens
     from .shares import draw_shares
+    from .trace import StreamNorms, TokenTrace, stream_norms, trace_token
+    from .trace_pictures import draw_attention, draw_lens, draw_stream
+    from .trace_start import Start, measure_start
+    from .trace_tokens import token_labels
 
 _LAZY = {
     "Comparison": "counting",
@@ -30,17 +35,43 @@ _LAZY = {
     "count_operations": "counting",
     "count_parameters": "counting",
     "draw_shares": "shares",
+    "LogitLens": "lens",
+    "lens_logits": "lens",
+    "logit_lens": "lens",
+    "StreamNorms": "trace",
+    "TokenTrace": "trace",
+    "stream_norms": "trace",
+    "trace_token": "trace",
+    "draw_attention": "trace_pictures",
+    "draw_lens": "trace_pictures",
+    "draw_stream": "trace_pictures",
+    "Start": "trace_start",
+    "measure_start": "trace_start",
+    "token_labels": "trace_tokens",
 }
 
 __all__ = [
     "Comparison",
     "Count",
     "Kind",
+    "LogitLens",
     "Operations",
+    "Start",
+    "StreamNorms",
+    "TokenTrace",
     "changed_config",
     "count_operations",
     "count_parameters",
+    "draw_attention",
+    "draw_lens",
     "draw_shares",
+    "draw_stream",
+    "lens_logits",
+    "logit_lens",
+    "measure_start",
+    "stream_norms",
+    "token_labels",
+    "trace_token",
 ]
 
 
