@@ -87,7 +87,9 @@ def test_kernels_know_nothing_but_their_table() -> None:
     for path in kernels:
         for name in includes(path):
             allowed = ("cpu/ops/", "cpu/element.h", "cpu/kernels.h", "cpu/kernels.inc")
-            assert name.startswith(allowed) or name == "activation.h", f"{relative(path)} includes {name}"
+            assert name.startswith(allowed) or name == "activation.h", (
+                f"{relative(path)} includes {name}"
+            )
         # Templates of the standard library would be shared between instruction sets.
         assert "std::" not in code_of(path), relative(path)
 
@@ -221,6 +223,23 @@ def test_the_reference_needs_numpy_alone() -> None:
         found = re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)
         for top in set(found) - {"numpy", "reference"}:
             assert top in sys.stdlib_module_names, f"{relative(path)} imports {top}"
+
+
+# ---- the page
+
+
+def test_the_page_on_adding_a_dialect_names_the_files_that_it_takes() -> None:
+    """All of them exist, and those of the engine are all that know an activation by its name."""
+    page = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    section = page.split("## Adding a dialect")[1].split("\n## ")[0]
+    named = set(re.findall(r"`((?:native|andrea|cli|tests)/[\w/.]+)`", section))
+    assert len(named) > 12
+    assert not [name for name in named if not (REPOSITORY / name).is_file()]
+    sources = [*native_sources(), *native_sources(REPOSITORY / "native" / "include")]
+    knowing = {
+        relative(path) for path in sources if re.search(r"\brelu2\b|MG_RELU2", code_of(path))
+    }
+    assert knowing <= named and len(knowing) == 4
 
 
 # ---- sizes and flags
