@@ -81,7 +81,7 @@ def test_colours_stand_out_on_light_and_dark() -> None:
 
 def counts(*, changed: bool) -> dict[str, Count]:
     config = ModelConfig(vocab_size=300, block_size=32, n_layer=2, n_head=2, n_embd=32)
-    found = {"a <model>": count_parameters(config, device="cpu")}
+    found = {"a $<model>$": count_parameters(config, device="cpu")}
     if changed:
         other = changed_config(config, {"tie_embeddings": False}, mlp_ratio=2)
         found["changed"] = count_parameters(other, device="cpu")
@@ -95,16 +95,16 @@ def test_the_picture_of_shares(changed: bool, tmp_path: Path) -> None:
     picture = draw_shares(models)
     page = ElementTree.fromstring(picture.svg())
     words = ["".join(node.itertext()) for node in page.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"parameters", "a <model>"} <= {word.strip() for word in words}
+    assert {"parameters", "a $<model>$"} <= {word.strip() for word in words}
     # V, T, C, L = 300, 32, 32, 2: tables, attention, MLP and norms, by hand.
     mlp = 2 * (2 * 4 * 32 * 32 + 5 * 32)
     parameters = 332 * 32 + 2 * (4 * 32 * 32 + 4 * 32) + mlp + 5 * 2 * 32
-    assert f"  {parameters:,}" in words
+    assert f"{parameters:,}" in words
     shares = [f"MLP {mlp / parameters:.1%}", "head 0%"]
     if changed:
         half = 2 * (2 * 2 * 32 * 32 + 3 * 32)
         parameters += 300 * 32 + half - mlp
-        assert {"changed", f"  {parameters:,}"} <= set(words)
+        assert {"changed", f"{parameters:,}"} <= set(words)
         shares[0] += f" → {half / parameters:.1%}"
         shares[1] += f" → {300 * 32 / parameters:.1%}"
     assert set(shares) <= set(words)

@@ -49,6 +49,8 @@ _STYLE: dict[str, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "font.size": 10,
+    # A name with dollars in it is no formula.
+    "text.parse_math": False,
     "svg.fonttype": "none",
     # The same picture is the same file.
     "svg.hashsalt": "andrea",

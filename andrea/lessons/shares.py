@@ -49,7 +49,9 @@ def _paint(figure: Figure, counts: Mapping[str, Count]) -> None:
         label = f"{name.replace('mlp', 'MLP')} " + " → ".join(shares)
         axes.plot([], [], "s", color=colour, markersize=9, label=label)
     for place, end in enumerate(starts):
-        axes.text(end, place, f"  {end:,}", va="center")
+        axes.annotate(
+            f"{end:,}", (end, place), xytext=(6, 0), textcoords="offset points", va="center"
+        )
     axes.set_yticks(range(len(counts)), list(counts))
     axes.invert_yaxis()
     axes.set_xlim(0, 1.2 * longest)
