@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import andrea
-from andrea._library import ffi, lib
+from andrea._library import cuda_info, ffi, lib
 from andrea.memory import native_config
 from dialect_pair import TOLERANCE, dialect_pair
 from dialects import DIALECTS, SWITCHES, config_of
-from parity_pair import PRECISIONS, Kind, Pair, random_batch
+from gpu import require_gpu
+from parity_pair import GPUS, PRECISIONS, Kind, Pair, name_of, new_engine, random_batch
 from reference import bfloat16, gpt, ops
 from reference.compare import assert_close
 from reference.ops import Array
@@ -112,6 +113,20 @@ def test_a_norm_in_one_place_is_enough() -> None:
     for place in ({"final_norm": True}, {"final_norm": False, "embedding_norm": True}):
         dialect = {"norm_position": "none", "norm": "rmsnorm", "norm_affine": False, **place}
         assert told(native_config(config_of(dialect)))["norm"] == 1
+
+
+@every_dialect
+def test_matrices_decay_and_nothing_else(name: str) -> None:
+    model = ffi.new("mg_model **")
+    config = native_config(config_of(DIALECTS[name]))
+    assert lib.mg_model_create(config, b"cpu", b"fp32", 0, model) == lib.MG_OK
+    tensor, decay = ffi.new("mg_tensor *"), {}
+    for index in range(lib.mg_model_tensor_count(model[0])):
+        assert lib.mg_model_tensor(model[0], index, tensor) == lib.MG_OK
+        decay[ffi.string(tensor.name).decode()] = bool(tensor.decays)
+    lib.mg_model_free(model[0])
+    shapes = gpt.parameter_shapes(config_of(DIALECTS[name]))
+    assert decay == {name: len(shape) == 2 for name, shape in shapes.items()}
 
 
 # ---- what a forward keeps
@@ -225,6 +240,30 @@ def test_memory_is_what_was_planned(name: str, precision: str) -> None:
     if config.hidden_dim == 4 * config.n_embd:
         assert planned <= taken + (1 << 15)
     model.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", GPUS, ids=name_of)
+@pytest.mark.parametrize("name", [name for name in DIALECTS if name[:2] in ("1 ", "2 ", "9 ")])
+def test_memory_of_a_gpu_is_what_was_planned(kind: Kind, name: str) -> None:
+    """Without residual connections, without norms, with gates and norms after the layers."""
+    config = config_of(DIALECTS[name], (130, 16, 2, 2, 32))
+    before = free_memory()
+    planned = andrea.engine_memory(config, 4, device=kind.device, precision=kind.precision)["total"]
+    model = new_engine(config, kind)
+    tokens = np.random.default_rng(3).integers(0, 130, (4, 16), np.int32)
+    for _ in range(3):
+        model.train_step(tokens, tokens, learning_rate=1e-3)
+    taken = before - free_memory()
+    # A GPU gives memory out in pieces of megabytes, the simulator by the byte.
+    pieces = (1 << 17) if cuda_info().simulated else (16 << 20)
+    assert taken - pieces < planned < taken + pieces
+    model.close()
+
+
+def free_memory() -> int:
+    require_gpu()
+    return int(cuda_info().memory_free)
 
 
 # ---- threads
