@@ -238,7 +238,10 @@ def _model(config: ModelConfig, options: Mapping[str, Any], seed: int = 0) -> GP
 def _text(run: str | None, options: Mapping[str, Any]) -> str:
     text: str | None = options["text"]
     if text == "-":
-        return sys.stdin.read()
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise Failure("standard input is no text in the terminal's encoding") from error
     if text is None and run is not None:
         raise Failure(f'give a text to read: andrea trace {run} --text "..."')
     return _TEXT if text is None else text

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 # So many tokens' texts fit under a picture; of more, every second, third ...
 _MOST_LABELS = 64
+# Of more squares the picture is an image: an SVG would take half a megabyte.
+_MOST_SQUARES = 512
+# Texts that people wrote are no formulas, whatever dollars stand in them.
+_PLAIN: dict[str, Any] = {"parse_math": False}
 
 
 def draw_attention(trace: TokenTrace, labels: Sequence[str]) -> Picture:
@@ -38,19 +42,21 @@ def draw_attention(trace: TokenTrace, labels: Sequence[str]) -> Picture:
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        # An image's pixels would be blurred by browsers; thousands of squares are one.
+        # Not imshow: browsers blur the pixels of an image.
         mesh = axes.pcolormesh(
-            weights, cmap=AMOUNTS, vmin=0.0, rasterized=weights.size > 1024, linewidth=0
+            weights, cmap=AMOUNTS, vmin=0.0, rasterized=weights.size > _MOST_SQUARES, linewidth=0
         )
         axes.invert_yaxis()
         _ticks(axes.yaxis, range(n_head), [str(head) for head in range(n_head)])
         places = range((seen - 1) % step, seen, step)
         names = [f"{place} {_shortened(labels[place])}" for place in places]
-        _ticks(axes.xaxis, places, [plain(name) for name in names], rotation=90)
+        _ticks(axes.xaxis, places, names, rotation=90)
         axes.spines[:].set_visible(False)
         axes.set_xlabel("token that is looked at, by its place in the text")
         axes.set_ylabel("head")
-        axes.set_title(_title(trace, labels, "attention weights"))
+        label = _shortened(labels[trace.position])
+        title = f"Block {trace.block}, token {trace.position} {label}: attention weights"
+        axes.set_title(title, **_PLAIN)
         figure.colorbar(mesh, ax=axes, label="weight (each head's sum to 1)", pad=0.01)
 
     width = min(max(3.0 + 0.26 * seen, 6.0), 16.0)
@@ -85,7 +91,8 @@ def draw_stream(norms: StreamNorms, position: int, label: str) -> Picture:
         handles = [*lengths.lines, *lengths.containers]
         lengths.legend(handles, ["the stream", "attention's output", "the MLP's output"])
         lengths.set_ylabel("length (square root of\nthe sum of squares)")
-        lengths.set_title(f"The residual stream at token {position} {plain(label)}")
+        title = f"The residual stream at token {position} {_shortened(label)}"
+        lengths.set_title(title, **_PLAIN)
         angles.axhline(90, color=GREY, linewidth=1, linestyle=DASHES[1])
         angles.set_ylim(0, 180)
         angles.set_yticks([0, 45, 90, 135, 180])
@@ -140,17 +147,18 @@ def draw_lens(
         curves.legend(fontsize=8)
         curves.grid(axis="y")
         _ticks(curves.xaxis, range(0, depths, -(-depths // 16)))
-        curves.set_title(f"After token {lens.positions[row]} {plain(label)}")
+        title = f"After token {lens.positions[row]} {_shortened(label)}"
+        curves.set_title(title, **_PLAIN)
 
         shares = lens.probabilities[:, row, :top]
         mesh = table.pcolormesh(shares, cmap=AMOUNTS, vmin=0.0, vmax=1.0, linewidth=0)
         for depth in range(depths):
             for rank in range(top):
                 ink = best_ink(_colour(mesh, shares[depth, rank]))
-                name = plain(_shortened(name_of(int(lens.tokens[depth, row, rank]))))
+                name = _shortened(name_of(int(lens.tokens[depth, row, rank])))
                 text = f"{name} {_share(shares[depth, rank])}"
                 middle = {"ha": "center", "va": "center", "fontsize": 8, "clip_on": True}
-                table.text(rank + 0.5, depth + 0.5, text, color=ink, **middle)
+                table.text(rank + 0.5, depth + 0.5, text, color=ink, **middle, **_PLAIN)
         _ticks(table.xaxis, range(top), [str(rank + 1) for rank in range(top)])
         _ticks(table.yaxis, range(depths), ["0", *(str(depth) for depth in range(1, depths))])
         table.spines[:].set_visible(False)
@@ -182,16 +190,6 @@ def degrees(cosine: Any) -> Any:
     return np.degrees(np.arccos(cosine))
 
 
-def plain(text: str) -> str:
-    """A text that matplotlib doesn't take for a formula, whatever stands in it."""
-    return text.replace("$", r"\$")
-
-
-def _title(trace: TokenTrace, labels: Sequence[str], what: str) -> str:
-    label = plain(_shortened(labels[trace.position]))
-    return f"Block {trace.block}, token {trace.position} {label}: {what}"
-
-
 def _shortened(label: str) -> str:
     return label if len(label) <= 12 else f"{label[:11]}\u2026"
 
@@ -207,7 +205,7 @@ def _ticks(
     if labels is None:
         axis.set_ticks(list(places))
     else:
-        axis.set_ticks([place + 0.5 for place in places], labels, **style)
+        axis.set_ticks([place + 0.5 for place in places], labels, **_PLAIN, **style)
         axis.set_tick_params(length=0)
 
 
