@@ -326,6 +326,32 @@ def test_what_is_returned_is_the_callers() -> None:
         assert np.array_equal(value, copy, equal_nan=True)
 
 
+class OnGPU:
+    """An array as CuPy has it: only `get` brings its numbers to the host."""
+
+    def __init__(self, values: Array) -> None:
+        self._values = values
+
+    def __getitem__(self, key: Any) -> OnGPU:
+        return OnGPU(self._values[key])
+
+    def get(self) -> Array:
+        return self._values
+
+
+def test_arrays_of_a_gpu_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = andrea.GPT(config_of({}), device="cpu", precision="fp32")
+    expected = trace_token(model, TEXT, 1, 3)
+    views = model.activations
+    monkeypatch.setattr(
+        model, "activations", lambda: {name: OnGPU(array) for name, array in views().items()}
+    )
+    for fetched, array in zip(
+        arrays_of(trace_token(model, TEXT, 1, 3)), arrays_of(expected), strict=True
+    ):
+        assert np.array_equal(fetched, array)
+
+
 def arrays_of(*found: Any) -> list[Array]:
     """Every array in dataclasses, however deep."""
     arrays = []
