@@ -27,6 +27,7 @@ _COMMANDS = (
     "import",
     "info",
     "params",
+    "experiment",
     "trace",
     "doctor",
     "prefix",

@@ -1,0 +1,68 @@
+"""Experiments: the course's claims, tried on models that are trained side by side.
+
+Plain data out. An experiment is named, built for a vocabulary and run:
+
+    experiment = build("residual", "quick", data.tokenizer.vocab_size)
+    runner = Runner(experiment, data)
+    for progress in runner.progress(): ...
+    runner.results().outcome
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .catalogue import build
+    from .experiment import Contrast, Experiment, Measure, Variant
+    from .report import write_report
+    from .results import Results
+    from .run import Run
+    from .runner import Progress, Runner
+
+NAMES: dict[str, str] = {
+    "residual": "with and without skip connections, at several depths",
+    "residual-init": "the start of what is added to the stream, scaled and not",
+    "custom": "whatever --vary names, such as --vary n_layer=2,4,8",
+}
+"""The experiments that there are, with what each compares."""
+
+_LAZY = {
+    "build": "catalogue",
+    "Contrast": "experiment",
+    "Experiment": "experiment",
+    "Measure": "experiment",
+    "Variant": "experiment",
+    "write_report": "report",
+    "Results": "results",
+    "Run": "run",
+    "Progress": "runner",
+    "Runner": "runner",
+}
+
+__all__ = [
+    "NAMES",
+    "Contrast",
+    "Experiment",
+    "Measure",
+    "Progress",
+    "Results",
+    "Run",
+    "Runner",
+    "Variant",
+    "build",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_LAZY))

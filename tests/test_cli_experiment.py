@@ -1,0 +1,78 @@
+"""`andrea experiment`: what it prints and writes, what it refuses, and how Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli_process import Shell
+
+TINY = ("--vary", "n_embd=8", "--vary", "n_head=2", "--vary", "block_size=8")
+CUSTOM = ("experiment", "custom", "book.txt", "--vary", "n_layer=1,2", *TINY, "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    return Shell(tmp_path_factory.mktemp("experiment"))
+
+
+def test_it_tells_what_it_did_and_writes_a_folder(shell: Shell) -> None:
+    out = shell.call(*CUSTOM, "--steps", "4", "--seeds", "2")
+    assert "seed 1, n_layer 2: loss " in out
+    assert "n_layer 2: a loss lower by at least 0.02 nats" in out
+    assert "2 variants x 2 seeds, 4 steps each, quick mode" in out
+    assert "wrote experiments/custom/report.html" in out
+    folder = shell.folder / "experiments" / "custom"
+    found = json.loads((folder / "results.json").read_text("utf-8"))
+    assert found["complete"] and found["seeds"] == [0, 1] and len(found["runs"]) == 4
+    # Another time the folder is another, and the numbers are the same.
+    again = shell.call(*CUSTOM, "--steps", "4", "--seeds", "2", "--json")
+    assert json.loads(again) == found
+    assert (shell.folder / "experiments" / "custom-2" / "report.html").exists()
+
+
+def test_help_lists_the_experiments(shell: Shell) -> None:
+    from andrea.lessons.experiments import NAMES
+
+    words = shell.call("experiment", "--help").split()
+    for name, what in NAMES.items():
+        assert name in words and set(what.split()) <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("perpetual",), "no experiment is called 'perpetual'; there is residual,"),
+        (("custom",), "custom needs --vary"),
+        (("residual", "--vary", "n_layer=1,2"), "--vary is for custom, not residual"),
+        (("custom", "--vary", "n_layer=2"), "nothing to compare"),
+        (("custom", "--vary", "size=2,3"), "'size' can't be varied"),
+        (("custom", "--vary", "n_head=3,4"), "n_head must divide n_embd"),
+        (("custom", "--vary", "n_layer=1,2", "--vary", "n_layer=3"), "varied twice"),
+        (("residual", "nowhere.txt"), "nowhere.txt"),
+        (("residual", "book.txt", "--device", "abacus"), "abacus"),
+        (("residual", "--out", ".", "book.txt"), "is not empty"),
+    ],
+)
+def test_what_it_refuses(shell: Shell, arguments: tuple[str, ...], told: str) -> None:
+    assert told in shell.refuse("experiment", *arguments)
+    assert not (shell.folder / "experiments" / "residual").exists()
+
+
+def test_ctrl_c_keeps_what_was_measured(shell: Shell) -> None:
+    arguments = (*CUSTOM, "--vary", "steps=1,1000000", "--seeds", "2", "--out", "cut")
+    process = shell.begin(*arguments, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(b"seed 0"):
+            process.send_signal(signal.SIGINT)
+            break
+    rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, b"")
+    assert b"early)" in rest
+    found = json.loads((Path(shell.folder) / "cut" / "results.json").read_text("utf-8"))
+    assert not found["complete"] and len(found["runs"]) == 1
