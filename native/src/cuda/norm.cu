@@ -19,8 +19,9 @@ __global__ void __launch_bounds__(kThreads)
     norm_forward_kernel(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
                         int64_t N, int64_t C) {
     using S = Spread<kPieces, kRowWarps>;
-    MG_SHARED(float, room, 2 * kWarps);
+    MG_SHARED(float, rooms, 2 * kWarps);
     const float share = 1.0f / static_cast<float>(C);
+    int turn = 0;
     for (int64_t base = static_cast<int64_t>(blockIdx.x) * S::kRows; base < N;
          base += static_cast<int64_t>(gridDim.x) * S::kRows) {
         const int64_t row = base + S::group();
@@ -35,7 +36,8 @@ __global__ void __launch_bounds__(kThreads)
             if (has_row && S::column(p) < C) total[0] += (values[p][0] + values[p][1]) + (values[p][2] + values[p][3]);
         float row_mean = 0.0f;
         if (mean != nullptr) {
-            row_sums<kRowWarps>(total, room);
+            row_sums<kRowWarps>(total, rooms + turn * kWarps);
+            turn ^= 1;
             row_mean = total[0] / static_cast<float>(C);
         }
         // From the registers: sum(x^2) / C - mean^2 would lose the variance of rows far from 0.
@@ -45,7 +47,8 @@ __global__ void __launch_bounds__(kThreads)
             if (has_row && S::column(p) < C)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) squares[0] += (values[p][i] - row_mean) * (values[p][i] - row_mean);
-        row_sums<kRowWarps>(squares, room + kWarps);
+        row_sums<kRowWarps>(squares, rooms + turn * kWarps);
+        turn ^= 1;
         if (!has_row) continue;
         const float row_rstd = 1.0f / sqrtf(squares[0] * share + kEpsilon);
 #pragma unroll
