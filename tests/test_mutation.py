@@ -87,9 +87,39 @@ MUTANTS = {
     ),
     "the attention's gradient stops at its norm": Mutant(
         "model/gpt.cpp",
-        "norm_backward(a_.normed, a_.narrow, a.ln_1, a.x, t.ln_1);",
+        "stream_backward(a_.normed, a_.narrow, a.ln_1, a.x, pre, t.ln_1);",
         "",
         ("test_parity.py::test_loss_logits_and_gradients[usual]",),
+    ),
+    "RMSNorm's gradient is centred": Mutant(
+        "cpu/ops/norm.h",
+        "const float mean_g = mean != nullptr ? sum_lanes(sum_g) / static_cast<float>(C) : 0.0f;",
+        "const float mean_g = sum_lanes(sum_g) / static_cast<float>(C);",
+        (
+            "ops/test_norm_variants.py::test_backward",
+            "test_parity_dialects.py::test_loss_logits_and_gradients[fp32, 3 rmsnorm pre gelu_erf]",
+        ),
+    ),
+    "products after a post-norm see the gradient before it": Mutant(
+        "cpu/cpu_backend.cpp",
+        "dx, false, partial, dx, x, mean, rstd, gamma, begin, end, C);\n        if (converts)",
+        "dx, false, partial, dx, x, mean, rstd, gamma, begin, end, C);\n        if (false)",
+        (
+            "ops/test_norm_variants.py::test_backward_on_the_stream",
+            "test_parity_dialects.py::test_loss_logits_and_gradients[bf16, 4 rmsnorm post gelu]",
+        ),
+    ),
+    "a gradient comes back around a layer without a residual connection": Mutant(
+        "model/gpt.cpp",
+        "void Gpt::drop_residual() { backend_->zero(",
+        "void Gpt::drop_residual() { if (false) backend_->zero(",
+        ("test_parity_dialects.py::test_loss_logits_and_gradients[fp32, 10 rmsnorm pre gelu]",),
+    ),
+    "a head of its own teaches the token table": Mutant(
+        "model/gpt.cpp",
+        "a_.narrow, parameters_.gradient(t.head), a_.normed,",
+        "a_.narrow, parameters_.gradient(t.wte), a_.normed,",
+        ("test_parity_dialects.py::test_loss_logits_and_gradients[fp32, 13 layernorm none gelu]",),
     ),
     "decoding is one position late": Mutant(
         "model/decoder.cpp",
