@@ -68,7 +68,11 @@ def each(cases: dict[str, int]) -> pytest.MarkDecorator:
 # In bf16 the kernels do the same and more, on tensor cores: that is what every CI run looks at.
 PATIENCE = {
     name: [pytest.mark.complete]
-    for name in ("accesses, fp32", "races, fp32", "races, model", "order, fp32")
+    for name in (
+        "accesses, fp32",
+        "order, fp32",
+        *(f"races, {of}" for of in ("fp32", "model", "rows")),
+    )
 }
 
 PLAIN, BOUNDS, RACES = "checked build", "build for accesses", "build for races"
@@ -176,6 +180,7 @@ ORDERED = {
         ("fp32", ["ops", "-k", f"fp32 and not odd and {SMALL}", "--one-of", "30"], 90),
         ("bf16", ["ops", "-k", f"bf16 and not odd and {SMALL}", "--one-of", "30"], 90),
         ("model", ["test_parity.py", "-k", "width"], 4),
+        ("rows", ["ops", "-m", "gpu and complete", "-k", "fp32 and not odd"], 1),
     )
 }
 

@@ -172,6 +172,15 @@ def test_backward_on_the_stream(
     assert alone[dx].tobytes() == held[dx].tobytes()
 
 
+@pytest.mark.complete
+def test_more_rows_than_a_grid_takes_at_once(device: Device, rng: np.random.Generator) -> None:
+    """A GPU's warps, of which some share a row, then go on to others: ThreadSanitizer looks on."""
+    case, size = Case(device, rng, NORMS["RMSNorm without gain"], (8500, 516)), (8500, 516)
+    out, (_, rstd) = output(*size), case.statistics()
+    held = run(device, "norm_forward", out, None, rstd, case.x, None, None, *size)
+    assert_close("out", held[out], case.out, TOLERANCE, device.unit)
+
+
 @pytest.mark.parametrize("C", [33, 64, 100])
 @every_norm
 def test_the_output_again_has_the_first_ones_bits(
