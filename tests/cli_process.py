@@ -16,6 +16,9 @@ import pytest
 
 from andrea.cli import main
 
+# How long a command may take. A build of the engine with sanitizers is slow: its tests wait longer.
+PATIENCE = 60.0 * float(os.environ.get("ANDREA_TEST_PATIENCE", "1"))
+
 ANDREA = str(Path(sysconfig.get_path("scripts")) / "andrea")
 
 # A model of a few thousand parameters: a run takes a fraction of a second.
@@ -50,7 +53,7 @@ class Shell:
             env=self.environment(environment),
             input=data,
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)

@@ -15,7 +15,7 @@ import andrea
 from andrea.runs.folder import RunFolder
 from andrea.tokenizers import Tokenizer, train_tokenizer
 from andrea.training import TrainState
-from cli_process import Shell
+from cli_process import PATIENCE, Shell
 from small_runs import small_config
 
 BLOCK_SIZE = 64
@@ -56,7 +56,7 @@ class Server:
         self.process = shell.begin("serve", run, "--port", "0", *options, stdout=subprocess.PIPE)
         self.lines: list[str] = []
         assert self.process.stdout is not None
-        late = threading.Timer(60, self.process.kill)
+        late = threading.Timer(PATIENCE, self.process.kill)
         late.start()
         try:
             while not self.lines or "Ctrl-C" not in self.lines[-1]:
@@ -80,14 +80,14 @@ class Server:
 
     def ended(self) -> tuple[int, str, str]:
         """Exit code and output, once it has ended."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out.decode("utf-8"), err.decode("utf-8")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
 
     def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], Any]:
         """Status, headers and JSON of an answer; a body that is no bytes is sent as JSON."""

@@ -18,6 +18,7 @@ import pytest
 from andrea.runs.folder import RunFolder
 from cli_process import (
     ANDREA,
+    PATIENCE,
     SLOW,
     SLOW_RUN,
     TEXT,
@@ -145,14 +146,14 @@ def interrupt(
 ) -> tuple[int, str, str]:
     """Start a command and send it a signal once its log tells of a step."""
     with shell.begin(*command, stdout=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and process.poll() is None:
             log = run / "log.jsonl"
             if log.exists() and log.read_bytes().count(b'"run.loss"') >= step:
                 break
             time.sleep(0.002)
         process.send_signal(number)
-        output, error = process.communicate(timeout=60)
+        output, error = process.communicate(timeout=PATIENCE)
     return process.returncode, output.decode("utf-8"), error.decode("utf-8")
 
 
@@ -197,7 +198,7 @@ def test_a_closed_pipe_saves_what_was_learned(shell: Shell, tmp_path: Path) -> N
             if line.startswith(b"step "):
                 break
         process.stdout.close()
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=PATIENCE) == 1
         assert process.stderr.read() == b""
     assert 1 <= read_state(tmp_path / "closed")["step"] < 24
 
@@ -211,7 +212,7 @@ def test_a_second_interrupt_exits_at_once(shell: Shell, tmp_path: Path) -> None:
         for line in process.stdout:
             if line.startswith(b"run "):
                 break
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not checkpoints(tmp_path / "huge") and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
@@ -220,7 +221,7 @@ def test_a_second_interrupt_exits_at_once(shell: Shell, tmp_path: Path) -> None:
                 break
         asked = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=PATIENCE) == 130
         assert time.monotonic() - asked < 2
     assert read_state(tmp_path / "huge")["step"] == 0
 
@@ -239,7 +240,7 @@ def test_an_interrupt_before_training_leaves_nothing(shell: Shell, tmp_path: Pat
     with process:
         time.sleep(1.5)  # it waits for its standard input
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=PATIENCE) == 130
         assert process.stderr is not None and b"Traceback" not in process.stderr.read()
     assert not (tmp_path / "early").exists()
 

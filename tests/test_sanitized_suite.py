@@ -77,7 +77,8 @@ def test_the_suite_is_clean_under(
     left_out = [f"--ignore={name}" for name in (*OTHER_ENGINES, *OTHER_PROGRAMS)]
     left_out += [f"--deselect=tests/{name}" for name in OF_MEMORY]
     selection = ["-m", "not gpu and not complete", "--capture=sys", "--tb=short", *left_out]
-    done = run_tests(library, *selection, seconds=3 * HOURS, LD_PRELOAD=preload, **options)
+    patient = {"LD_PRELOAD": preload, "ANDREA_TEST_PATIENCE": "20"}
+    done = run_tests(library, *selection, seconds=3 * HOURS, **options, **patient)
     said = done.stdout[-30_000:] + done.stderr[-6000:]
     assert done.returncode == 0, f"status {done.returncode}\n{said}"
     assert passed_in(done) > 3000, said
