@@ -22,7 +22,7 @@ from .training.signals import StopSignals
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
-    from andrea.lessons.experiments import Experiment, Runner
+    from andrea.lessons.experiments import Experiment, Results, Runner
 
 _EPILOG = """\b
 andrea experiment residual
@@ -164,30 +164,35 @@ def _run(
     folder = new_folder(options["out"] or _default_folder(name))
     try:
         _tell_plan(display, experiment, runner, request, data, folder)
-        _follow(runner, display, stop)
+        # Until all is written: a signal's request would else be given two seconds.
+        with stop.postponed(lambda: _tell_stop(display)):
+            _follow(runner, display, stop)
+            results = runner.results()
+            if not results.runs:
+                raise Failure("ended before the first run was done: nothing was measured")
+            display.activity("writing the page")
+            missing = write_report(results, folder)
+            display.close()
+            _tell(results, folder / PAGE, missing, as_json=options["as_json"])
     except BaseException:
         _leave(folder)
         raise
-    results = runner.results()
-    if not results.runs:
-        _leave(folder)
-        raise Failure("ended before the first run was done: nothing was measured")
-    display.activity("writing the page")
-    missing = write_report(results, folder)
-    display.close()
-    if options["as_json"]:
+    return stop.exit_code
+
+
+def _tell(results: Results, page: Path, missing: str, *, as_json: bool) -> None:
+    if as_json:
         click.echo(json.dumps(results.to_dict(), allow_nan=False))
-        return stop.exit_code
+        return
     from .experiment_text import result_lines
 
     is_plain = bool(os.environ.get("NO_COLOR"))
     for line in result_lines(results, shutil.get_terminal_size().columns):
         is_verdict = line.startswith("verdict ") and not is_plain
         click.echo(click.style(line, bold=True) if is_verdict else line)
-    click.echo(f"\nwrote {shell_path(folder / PAGE)}")
+    click.echo(f"\nwrote {shell_path(page)}")
     if missing:
         click.echo(f"without pictures: {missing}")
-    return stop.exit_code
 
 
 def _parsed(vary: tuple[str, ...]) -> dict[str, Any]:
@@ -249,16 +254,15 @@ def _follow(runner: Runner, display: Display, stop: StopSignals) -> None:
     from .experiment_text import activity_line, run_line
 
     is_quiet = isinstance(display, QuietDisplay)
+    for progress in runner.progress():
+        display.activity(activity_line(progress), progress.fraction)
+        if progress.finished is not None and not is_quiet:
+            style = "yellow" if progress.finished.diverged else ""
+            display.line(run_line(progress.finished), style=style)
+        if stop.requested:
+            break
 
-    def tell_stop() -> None:
-        if not is_quiet:
-            display.line("ending: what is measured is kept; Ctrl-C again exits at once")
 
-    with stop.postponed(tell_stop):
-        for progress in runner.progress():
-            display.activity(activity_line(progress), progress.fraction)
-            if progress.finished is not None and not is_quiet:
-                style = "yellow" if progress.finished.diverged else ""
-                display.line(run_line(progress.finished), style=style)
-            if stop.requested:
-                break
+def _tell_stop(display: Display) -> None:
+    if not isinstance(display, QuietDisplay):
+        display.line("ending: what is measured is kept; Ctrl-C again exits at once")

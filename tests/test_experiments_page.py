@@ -77,7 +77,7 @@ def test_pictures_have_labelled_axes(results: Results, folder: Path) -> None:
             {"steps of training", "validation loss (nats per token)"} <= words
         )
         shown = " ".join(words)
-        assert "24 blocks, scaled" in shown and "$" not in shown
+        assert "16 blocks, scaled" in shown and "$" not in shown
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def test_a_verdict_comes_from_the_runs_own_numbers(residual: Results) -> None:
     """Computed again from results.json alone: differences of losses, and what they decide."""
     found = json.loads(json.dumps(residual.to_dict(), allow_nan=False))
     scores = {(run["variant"], run["seed"]): run["score"] for run in found["runs"]}
-    claim = next(one for one in found["claims"] if "At 24 blocks the loss" in one["claim"])
+    claim = next(one for one in found["claims"] if "At 12 blocks the loss" in one["claim"])
     effects = [
-        scores["24 blocks, without", seed] - scores["24 blocks, with", seed] for seed in range(3)
+        scores["12 blocks, without", seed] - scores["12 blocks, with", seed] for seed in range(3)
     ]
     assert claim["effect"]["values"] == pytest.approx(effects)
     half = 4.302653 * np.std(effects, ddof=1) / math.sqrt(3)
@@ -76,7 +76,7 @@ def test_the_same_seeds_give_the_same_numbers(residual: Results) -> None:
 def test_without_skip_connections_the_stream_is_not_carried(residual: Results) -> None:
     """Of variants that differ in skip connections alone, those without start otherwise."""
     by_name = residual.by_seed()[0]
-    for depth in (2, 8, 24):
+    for depth in (2, 6, 12):
         skip, none = by_name[f"{depth} blocks, with"], by_name[f"{depth} blocks, without"]
         assert len(skip.stream) == depth + 1 and skip.stream[0] == none.stream[0]
         assert stream_growth(skip) != stream_growth(none)
@@ -194,6 +194,7 @@ def test_every_experiment_is_whole(name: str, mode: str) -> None:
             (1.0,) * (variant.model.n_layer + 1),
             None,
             math.log(257),
+            3.3,
         )
         for variant in experiment.variants
     }
@@ -202,7 +203,7 @@ def test_every_experiment_is_whole(name: str, mode: str) -> None:
 
 
 def test_a_gradient_of_0_counts_as_the_least_number() -> None:
-    run = Run("", 0, (1.0,), (1.0,), (), {0: (0.0, 1.0), 9: (1e-3, 1.0)}, (), None, 5.0)
+    run = Run("", 0, (1.0,), (1.0,), (), {0: (0.0, 1.0), 9: (1e-3, 1.0)}, (), None, 5.0, 3.0)
     assert first_over_last(run) == pytest.approx(-44.85, abs=0.01)
     assert first_over_last(run, at_end=True) == pytest.approx(-3)
     broken = dataclasses.replace(run, gradients={0: (math.nan, 1.0)})

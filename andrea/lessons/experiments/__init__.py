@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 NAMES: dict[str, str] = {
     "residual": "with and without skip connections, at several depths",
     "residual-init": "the start of what is added to the stream, scaled and not",
+    "norm": "norms before, after and nowhere; warm-up; learning rates",
+    "activation": "gelu, relu, relu2 and swiglu at equal parameters",
+    "mlp-ratio": "MLPs 1, 2, 4 and 8 times as wide as the model",
     "custom": "whatever --vary names, such as --vary n_layer=2,4,8",
 }
 """The experiments that there are, with what each compares."""

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from andrea.errors import ArgumentError
 
 from . import NAMES
+from .activation import activation
 from .experiment import Experiment
+from .mlp_ratio import mlp_ratio
+from .norm import norm
 from .residual import residual
 from .residual_init import residual_init
 
@@ -15,6 +18,9 @@ from .residual_init import residual_init
 _BUILDERS: dict[str, Callable[[str, int, int | None], Experiment]] = {
     "residual": residual,
     "residual-init": residual_init,
+    "norm": norm,
+    "activation": activation,
+    "mlp-ratio": mlp_ratio,
 }
 
 

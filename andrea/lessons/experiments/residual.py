@@ -9,8 +9,8 @@ from .experiment import Contrast, Experiment, Measure, OfSeed, Variant, larger, 
 from .run import Run, first_over_last
 from .settings import is_quick, small_model, training
 
-_DEPTHS = {True: (2, 8, 24), False: (2, 4, 8, 12, 24, 48)}
-_STEPS = {True: 160, False: 1500}
+_DEPTHS = {True: (2, 6, 12), False: (2, 4, 8, 12, 24, 48)}
+_STEPS = {True: 200, False: 400}
 # A tenth of a nat is some 4% of the loss of such models; a power of ten is not to be overlooked.
 _NATS, _POWERS = 0.1, 1.0
 

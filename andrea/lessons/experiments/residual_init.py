@@ -9,7 +9,7 @@ from .experiment import Contrast, Experiment, Measure, OfSeed, Variant, lower_lo
 from .run import stream_growth
 from .settings import is_quick, small_model, training
 
-_DEPTHS = {True: (4, 24), False: (4, 12, 48)}
+_DEPTHS = {True: (4, 16), False: (4, 12, 48)}
 _STEPS = {True: 200, False: 1500}
 # A hundredth of a nat of loss counts; a stream that grows a tenth less does, too.
 _NATS, _GROWTH = 0.01, 0.1

@@ -9,6 +9,8 @@ from typing import Any
 
 # What float32 cannot tell from 0: the smallest number above 0 that it has.
 _SMALLEST = 2.0**-149
+# Nats below the loss of token frequencies that a model has to reach to have learned from context.
+_LEARNED = 0.1
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Run:
     gradients: by steps done, the norm of the gradient of each block's parameters together.
     stream: root mean square of the residual stream before training, on a sequence: before the
     first block, after the first, and so on. diverged: why training was stopped, or None.
-    guess: ln vocab_size, the loss of holding all tokens for equally likely. steps: that were done.
+    guess: ln vocab_size, the loss of holding all tokens for equally likely. frequencies: that of
+    knowing how frequent each is in the training text. steps: that were done.
     """
 
     variant: str
@@ -32,6 +35,7 @@ class Run:
     stream: tuple[float, ...]
     diverged: str | None
     guess: float
+    frequencies: float
 
     @property
     def steps(self) -> int:
@@ -49,6 +53,12 @@ class Run:
         loss of guessing, which is as good as what it has learned."""
         return self.guess if self.loss is None else self.loss
 
+    @property
+    def failed(self) -> bool:
+        """Whether it diverged, or ended with little more than token frequencies: not even 0.1 nats
+        below their loss."""
+        return self.score > self.frequencies - _LEARNED
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data; a number that is not finite is None."""
         return {
@@ -57,6 +67,7 @@ class Run:
             "diverged": self.diverged,
             "validation_loss": self.loss,
             "score": self.score,
+            "failed": self.failed,
             "losses": _finite(self.losses),
             "gradient_norms": _finite(self.norms),
             "validation": [[step, *_finite((loss,))] for step, loss in self.validation],

@@ -1,0 +1,184 @@
+"""Single experiments: what is particular to them, on numbers that are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from andrea.lessons.experiments import Experiment, Results, Run, build
+from andrea.lessons.experiments.activation import form_difference
+from andrea.lessons.experiments.curves import activation_curve
+from andrea.lessons.experiments.norm import largest_rate
+from andrea.planning.sizes import num_parameters
+from extras import needs
+from reference import activations as reference
+from small_runs import small_data
+from test_experiments_runner import VOCAB_SIZE, results_of, shrunk
+
+GUESS, FREQUENCIES = math.log(257), 3.3
+
+
+def made_up(experiment: Experiment, losses: Mapping[str, list[float | None]]) -> Results:
+    """Results with these losses, seed by seed; None: it diverged; variants not named get 2."""
+    runs = []
+    for variant in experiment.variants:
+        for seed, loss in enumerate(losses.get(variant.name, [2.0, 2.0, 2.0])):
+            depth = variant.model.n_layer
+            at_end = () if loss is None else ((variant.steps, loss),)
+            run = Run(
+                variant.name,
+                seed,
+                (3.0,) * variant.steps,
+                (1.0,) * variant.steps,
+                at_end,
+                {0: (1.0,) * depth, variant.steps - 1: (1.0,) * depth},
+                (1.0,) * (depth + 1),
+                "it was made up" if loss is None else None,
+                GUESS,
+                FREQUENCIES,
+            )
+            runs.append(run)
+    return Results(experiment, tuple(runs), (0, 1, 2), small_data(), "no device")
+
+
+def outcomes(results: Results, word: str) -> str:
+    return next(one.verdict.outcome for one in results.judged if word in one.contrast.claim)
+
+
+# ---- residual
+
+
+@pytest.mark.parametrize(
+    ("deep", "outcome"),
+    [
+        ([2.5, 2.52, 2.48], "holds"),
+        ([2.0, 2.01, 1.99], "does not hold"),
+        ([2.0, 2.5, 1.9], "undecided"),
+        ([None, None, None], "holds"),
+    ],
+)
+def test_the_verdict_on_skip_connections_follows_the_losses(
+    deep: list[float | None], outcome: str
+) -> None:
+    results = made_up(build("residual", "quick", 257), {"12 blocks, without": deep})
+    assert outcomes(results, "At 12 blocks the loss") == outcome
+    # All gradients are equal in these runs, so that the whole claim cannot hold.
+    assert outcomes(results, "Before training") == results.outcome == "does not hold"
+
+
+# ---- norm
+
+
+def norm_losses(limit: Mapping[str, float]) -> dict[str, list[float | None]]:
+    """Runs that learn up to a learning rate, for each place of the norms."""
+    losses: dict[str, list[float | None]] = {}
+    for variant in build("norm", "quick", 257).variants:
+        rate, group = variant.factors["learning rate"], variant.factors["norms"]
+        learns = rate <= limit[variant.factors["position"]]
+        failed = [3.25, FREQUENCIES, None if variant.factors["position"] == "none" else 3.4]
+        losses[variant.name] = [2.0, 2.01, 1.99] if learns else failed
+        if group == "post, no warm-up":
+            losses[variant.name] = failed
+    return losses
+
+
+def test_the_largest_rate_that_trains() -> None:
+    experiment = build("norm", "quick", 257)
+    results = made_up(experiment, norm_losses({"pre": 1.0, "post": 0.004, "none": 0.001}))
+    rates = [0.001, 0.004, 0.016, 0.064]
+    for runs in results.by_seed().values():
+        assert largest_rate(runs, rates, ("pre", False)) == 0.064
+        assert largest_rate(runs, rates, ("post", True)) == 0.004
+        assert largest_rate(runs, rates, ("post", False)) == pytest.approx(0.00025)
+        assert largest_rate(runs, rates, ("none", False)) == 0.001
+    assert results.outcome == "holds"
+    table = dict(results.tables()[1].rows)
+    assert table["pre, warm-up"] == "0.064 or more, 0.064 or more, 0.064 or more"
+    assert table["post, no warm-up"] == "none, none, none"
+    assert results.to_dict()["data"]["largest_learning_rate"]["none, warm-up"]["1"] == 0.001
+
+
+def test_the_claim_on_norms_fails_where_all_train_alike() -> None:
+    losses = norm_losses({"pre": 0.016, "post": 0.016, "none": 0.016})
+    for rate in ("0.001", "0.004", "0.016"):
+        losses[f"post, no warm-up, {rate}"] = [2.0, 2.01, 1.99]
+    results = made_up(build("norm", "quick", 257), losses)
+    assert outcomes(results, "as large as post-norm") == "does not hold"
+    assert outcomes(results, "as large as no norms") == "does not hold"
+    assert outcomes(results, "warm-up lowers the loss") == "does not hold"
+
+
+# ---- activation
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_erf", "relu", "relu2", "swiglu"])
+def test_curves_are_those_of_the_functions(name: str) -> None:
+    """The engine's, in fp32, beside the reference in float64."""
+    x = np.linspace(-6, 6, 241).astype(np.float32).astype(np.float64)
+    curve = activation_curve(name, x)
+    # Row by row, since a gated one takes the other half of a row for what its gate lets through.
+    rows = np.stack([x, np.ones_like(x)], axis=1) if name == "swiglu" else x[:, None]
+    value = reference.forward(name, rows)[:, 0]
+    slope = reference.backward(name, np.ones((len(x), 1)), rows)[:, 0]
+    assert curve.x == pytest.approx(x)
+    assert curve.value == pytest.approx(value, rel=1e-6, abs=1e-6)
+    assert curve.derivative == pytest.approx(slope, rel=1e-5, abs=1e-5)
+
+
+def test_the_two_forms_of_gelu_differ_as_is_known() -> None:
+    found = form_difference()
+    x = np.linspace(-8, 8, 1601)
+    tanh = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    exact = 0.5 * x * (1 + np.array([math.erf(one / math.sqrt(2)) for one in x]))
+    most = np.abs(tanh - exact).max()
+    assert found["largest_difference"] == pytest.approx(most, abs=2e-6)
+    assert abs(found["at"]) == pytest.approx(abs(x[np.abs(tanh - exact).argmax()]), abs=0.05)
+    assert 0 < found["largest_difference_of_derivatives"] < 2e-3
+
+
+def test_activations_are_compared_at_equal_parameters() -> None:
+    for vocab_size in (65, 257, 8000):
+        sizes = [
+            num_parameters(one.model) for one in build("activation", "quick", vocab_size).variants
+        ]
+        assert max(sizes) / min(sizes) < 1.01
+
+
+# ---- mlp-ratio
+
+
+@pytest.mark.parametrize("vocab_size", [65, 257, 8000])
+def test_ratios_are_compared_at_equal_parameters_and_at_equal_width(vocab_size: int) -> None:
+    variants = build("mlp-ratio", "quick", vocab_size).variants
+    by_kind = {
+        kind: [one for one in variants if one.factors["equal"] == kind]
+        for kind in ("parameters", "width")
+    }
+    sizes = [num_parameters(one.model) for one in by_kind["parameters"]]
+    assert max(sizes) / min(sizes) < 1.04
+    assert {one.model.n_embd for one in by_kind["width"]} == {64}
+    for one in variants:
+        assert one.model.mlp_dim == one.factors["ratio"] * one.model.n_embd
+
+
+# ---- all of them
+
+
+@needs("matplotlib", extra="plots")
+@pytest.mark.parametrize("name", ["norm", "activation", "mlp-ratio"])
+def test_tables_and_pictures_of_a_tiny_run(name: str) -> None:
+    experiment = build(name, "quick", VOCAB_SIZE, steps=2)
+    if name != "activation":
+        experiment = shrunk(experiment)
+    kept = dataclasses.replace(experiment, variants=experiment.variants[:7])
+    results = results_of(kept, (0,))
+    assert len(results.table().rows) == len(kept.variants)
+    for table in results.tables():
+        assert all(len(row) == len(table.header) for row in table.rows)
+    for drawing in kept.drawings:
+        svg = drawing.draw(results).svg()
+        assert svg.count("<text") > 6 and "$" not in svg, drawing.name
