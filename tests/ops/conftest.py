@@ -1,8 +1,9 @@
 """The device fixture: every op test runs for each instruction set and precision, and on a GPU.
 
-The CUDA backend's cases are marked `gpu`; they run where the library can use a GPU, a simulated one
-included (test_cuda_simulated.py). What isn't there is skipped by its name. Both precisions of the
-CPU must be there: tests/test_precision.py.
+The CUDA backend's cases are marked `gpu` and are there with `-m gpu` alone; they run where the
+library can use a GPU, a simulated one included (test_cuda_simulated.py). Of the CPU there are the
+cases of what it has: tests/test_precision.py skips the others by name, one skip instead of
+thousands, and says that both precisions must be there.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ UNFUSED_TOO = ("ops/test_linear.py", "ops/test_gelu.py", "ops/test_rounding.py")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" not in metafunc.fixturenames:
         return
-    # The thousands of cases that -m gpu would leave out take long to collect.
-    kinds = GPUS if metafunc.config.getoption("markexpr") == "gpu" else [*CPUS, *GPUS]
-    if metafunc.definition.path.as_posix().endswith(UNFUSED_TOO):
-        kinds = [*kinds, *UNFUSED_GPUS]
+    # Thousands of cases that would be left out or skipped take long to collect.
+    if metafunc.config.getoption("markexpr") == "gpu":
+        is_unfused = metafunc.definition.path.as_posix().endswith(UNFUSED_TOO)
+        kinds = [*GPUS, *UNFUSED_GPUS] if is_unfused else GPUS
+    else:
+        available = _library.available_instruction_sets()
+        kinds = [kind for kind in CPUS if kind.isa in available]
     on_gpu = [pytest.mark.gpu]
     metafunc.parametrize(
         "device",
@@ -43,11 +47,6 @@ def device(
     kind: Kind = request.param
     if kind.backend == "cuda":
         require_gpu()
-    else:
-        available = _library.available_instruction_sets()
-        if kind.isa not in available:
-            here = ", ".join(available)
-            pytest.skip(f"no device cpu-{kind.isa}: this library and CPU have {here}")
     try:
         device = Device(kind, tmp_path_factory.mktemp("engine"))
     except OpError as error:
