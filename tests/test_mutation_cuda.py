@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,24 +150,27 @@ MUTANTS = {
 class Workshop:
     """The sources and the build folder of a build, where only what is broken is compiled again."""
 
-    def __init__(self, folder: Path, unbroken: Path) -> None:
-        self.cuda = folder.parent / "source" / "native" / "src" / "cuda"
+    def __init__(self, built: Path, library: Path, folder: Path) -> None:
+        self.cuda = built.parent / "source" / "native" / "src" / "cuda"
+        self.built = built
+        self.library = library
         self.folder = folder
-        self.library = folder / "native" / unbroken.name
-        self.unbroken = Path(shutil.copy2(self.library, unbroken))
+        self.unbroken = Path(shutil.copy2(library, folder / library.name))
 
-    @contextmanager
-    def broken(self, mutant: Mutant) -> Iterator[Path]:
-        """The library with a mutant in it."""
+    def broken(self, name: str) -> Path:
+        """The library with a mutant in it, a file of its own."""
+        mutant = MUTANTS[name]
         path = self.cuda / mutant.file
-        compiled = (self.folder / "native" / "sim").rglob("src/cuda/*.o")
+        compiled = (self.built / "native" / "sim").rglob("src/cuda/*.o")
         original = path.read_text("utf-8")
         found = original.count(mutant.text)
         assert found == 1, f"a stale mutant: {mutant.text!r} stands {found} times in {mutant.file}"
         kept = [(one, Path(shutil.copy2(one, f"{one}.kept"))) for one in (path, *compiled)]
         path.write_text(original.replace(mutant.text, mutant.broken), "utf-8")
         try:
-            yield build(self.folder, "microgpt_cuda_sim")
+            build(self.built, "microgpt_cuda_sim")
+            number = list(MUTANTS).index(name)
+            return Path(shutil.copy2(self.library, self.folder / f"broken-{number}.so"))
         finally:
             # With their times, so that nothing is compiled again.
             for one, copy in kept:
@@ -180,38 +182,54 @@ class Workshop:
 def workshop(
     checked_build: Path, simulated_library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Workshop:
-    return Workshop(checked_build, tmp_path_factory.mktemp("unbroken") / simulated_library.name)
+    return Workshop(checked_build, simulated_library, tmp_path_factory.mktemp("broken"))
 
 
-def outcome(library: Path, test: str) -> tuple[int, int, str]:
+@pytest.fixture(scope="module")
+def libraries(
+    workshop: Workshop, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[Path]]]:
+    """The broken library of each mutant of this run; one is built while another is tested."""
+    cases = [getattr(item, "callspec", None) for item in request.session.items]
+    names = {case.params.get("mutant"): None for case in cases if case}
+    pool = ThreadPoolExecutor(1)
+    yield {name: pool.submit(workshop.broken, name) for name in MUTANTS if name in names}
+    pool.shutdown(cancel_futures=True)
+
+
+def outcome(library: Path, *selection: str) -> tuple[int, int, str]:
     """The status, how many cases passed, and what was said."""
-    name, cases = test.split(" ", 1)
     # Threads in another order each time they may go: in order, a missing barrier can hide.
     done = run_tests(
         library,
-        *(name, "-m", "gpu", "-k", cases, "-x", "--tb=line", "--capture=sys"),
+        *(*selection, "-m", "gpu", "--tb=line", "--capture=sys"),
         OMP_NUM_THREADS="2",
         MGSIM_SEED="5",
     )
     return done.returncode, passed_in(done), done.stdout[-2000:] + done.stderr[-1000:]
 
 
+def test_the_unbroken_library_passes(
+    workshop: Workshop, libraries: dict[str, Future[Path]]
+) -> None:
+    """All that is to notice a mutant of this run."""
+    tests = [MUTANTS[name].test.split(" ", 1) for name in libraries]
+    files = sorted({test.split("::")[0] for test, _ in tests})
+    cases = [f"({' and '.join(Path(test).name.split('::'))} and ({case}))" for test, case in tests]
+    status, passed, said = outcome(workshop.unbroken, *files, "-k", " or ".join(cases))
+    assert status == 0 and passed >= len(tests), said
+
+
 # A CI run takes every second one, a complete run the others.
 @pytest.mark.parametrize(
-    "name",
+    "mutant",
     [
         pytest.param(name, marks=[pytest.mark.complete] if number % 2 else [])
         for number, name in enumerate(MUTANTS)
     ],
 )
-def test_a_broken_line_is_noticed(workshop: Workshop, name: str) -> None:
-    mutant = MUTANTS[name]
-    with ThreadPoolExecutor(1) as pool:
-        # Of the unbroken library, while the broken one is being built.
-        before = pool.submit(outcome, workshop.unbroken, mutant.test)
-        with workshop.broken(mutant) as library:
-            status, _, said = outcome(library, mutant.test)
-    unbroken_status, passed, unbroken_said = before.result()
-    assert unbroken_status == 0 and passed > 0, unbroken_said
+def test_a_broken_line_is_noticed(libraries: dict[str, Future[Path]], mutant: str) -> None:
+    test, cases = MUTANTS[mutant].test.split(" ", 1)
+    status, _, said = outcome(libraries[mutant].result(), test, "-k", cases, "-x")
     # 1: a test failed. 66: the simulator ended it.
     assert status in (1, 66), f"status {status}\n{said}"
