@@ -40,8 +40,14 @@ OF_MEMORY = (
     "test_data_memory.py",
     "test_budgets.py::test_a_run_takes_what_is_planned",
     "test_budgets.py::test_the_limit_of_a_process_counts",
+    "test_model_dialects.py::test_memory_is_what_was_planned",
     "test_model_memory.py::test_memory_comes_back",
     "test_resume.py::test_a_resume_takes_no_more_memory_than_the_first_run",
+)
+# So many steps in so many seconds.
+OF_TIME = (
+    "test_cli_train.py::test_a_time_is_kept_and_continued",
+    "test_training.py::test_the_real_clock_is_kept_too",
 )
 HOURS = 3600.0
 
@@ -75,7 +81,7 @@ def test_the_suite_is_clean_under(
     configure(copy_sources(tmp_path), tmp_path / "build", MICROGPT_SANITIZE=sanitizers, **isa)
     library = build(tmp_path / "build")
     left_out = [f"--ignore={name}" for name in (*OTHER_ENGINES, *OTHER_PROGRAMS)]
-    left_out += [f"--deselect=tests/{name}" for name in OF_MEMORY]
+    left_out += [f"--deselect=tests/{name}" for name in (*OF_MEMORY, *OF_TIME)]
     selection = ["-m", "not gpu and not complete", "--capture=sys", "--tb=short", *left_out]
     patient = {"LD_PRELOAD": preload, "ANDREA_TEST_PATIENCE": "20"}
     done = run_tests(library, *selection, seconds=3 * HOURS, **options, **patient)
