@@ -9,14 +9,17 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from andrea.data import EvaluationWindows
 from andrea.lessons.experiments import Experiment, Results, Run, build
 from andrea.lessons.experiments.activation import form_difference
 from andrea.lessons.experiments.curves import activation_curve
+from andrea.lessons.experiments.depth import measure, probe
 from andrea.lessons.experiments.norm import largest_rate
+from andrea.lessons.experiments.scaling import fit, predict
 from andrea.planning.sizes import num_parameters
 from extras import needs
 from reference import activations as reference
-from small_runs import small_data
+from small_runs import small_data, small_model
 from test_experiments_runner import VOCAB_SIZE, results_of, shrunk
 
 GUESS, FREQUENCIES = math.log(257), 3.3
@@ -165,14 +168,110 @@ def test_ratios_are_compared_at_equal_parameters_and_at_equal_width(vocab_size: 
         assert one.model.mlp_dim == one.factors["ratio"] * one.model.n_embd
 
 
+# ---- scaling
+
+
+def lawful(law: tuple[float, float, float], off: float = 0.0) -> dict[str, list[float | None]]:
+    """Losses by a law for every variant; that of the largest is off by so much."""
+    variants = build("scaling", "quick", 257).variants
+    losses: dict[str, list[float | None]] = {}
+    for variant in variants:
+        loss = predict(law, variant.factors["parameters in blocks"], variant.factors["tokens"])
+        loss += off if variant is variants[-1] else 0.0
+        losses[variant.name] = [loss, loss * 1.002, loss * 0.998, loss]
+    return losses
+
+
+LAW = (2.4, 0.05, 0.08)
+
+
+def test_a_law_is_found_again() -> None:
+    points = [(n, d, predict(LAW, n, d)) for n in (1e4, 2e4, 5e4) for d in (1e5, 3e5)]
+    assert predict(LAW, 1e4, 1e5) == pytest.approx(math.exp(2.4) * 1e4**-0.05 * 1e5**-0.08)
+    assert fit(points) == pytest.approx(LAW)
+
+
+@pytest.mark.parametrize(("off", "outcome"), [(0.0, "holds"), (0.2, "does not hold")])
+def test_the_next_size_is_as_told_or_not(off: float, outcome: str) -> None:
+    results = made_up(build("scaling", "quick", 257), lawful(LAW, off))
+    assert outcomes(results, "tells the loss of the next size") == outcome
+    assert outcomes(results, "the loss falls by") == "holds"
+    assert results.to_dict()["data"]["laws"]["0"]["beta"] == pytest.approx(0.08)
+    rows = {row[0]: row[1:] for row in results.tables()[1].rows}
+    assert rows["alpha, exponent of parameters"][0] == "0.0500"
+    expected = predict(LAW, *(results.experiment.variants[-1].factors[name] for name in PLACE))
+    assert rows["loss of width 64, predicted"][0] == f"{expected:.4f}"
+
+
+PLACE = ("parameters in blocks", "tokens")
+
+
+def test_a_law_of_no_slope_is_told_as_none() -> None:
+    results = made_up(build("scaling", "quick", 257), lawful((1.0, 0.0, 0.0)))
+    assert outcomes(results, "the loss falls by") == "does not hold"
+
+
+# ---- depth
+
+
+def test_the_loss_without_a_block_is_that_of_a_model_that_has_it_not() -> None:
+    sizes = {"block_size": 8, "n_head": 2, "n_embd": 8}
+    whole = small_model(seed=3, n_layer=3, init_std=0.5, **sizes)
+    found = measure(whole, small_data())["without"]
+    windows = EvaluationWindows(small_data().validation, 8, 8, 96)
+    weights = whole.read()
+    for removed in range(3):
+        left = [block for block in range(3) if block != removed]
+        short = small_model(n_layer=2, **sizes)
+        kept = {name: values for name, values in weights.items() if not name.startswith("h.")}
+        for place, block in enumerate(left):
+            for name, values in weights.items():
+                if name.startswith(f"h.{block}."):
+                    kept[name.replace(f"h.{block}.", f"h.{place}.", 1)] = values
+        short.write(kept)
+        rise = windows.mean_loss(short.forward) - windows.mean_loss(whole.forward)
+        assert found[removed] == pytest.approx(rise, abs=2e-5) and abs(rise) > 1e-3
+    # The model is as it was.
+    assert all(np.array_equal(values, weights[name]) for name, values in whole.read().items())
+
+
+def test_a_probe_tells_what_least_squares_tell() -> None:
+    random = np.random.default_rng(5)
+    y = random.integers(0, 5, 300).astype(np.int32)
+    x = np.eye(5)[y] @ random.normal(size=(5, 6)) + 0.9 * random.normal(size=(300, 6))
+    ones = np.column_stack([x, np.ones(300)])
+    weights = np.linalg.lstsq(ones[:200], np.eye(5)[y[:200]], rcond=None)[0]
+    expected = np.mean((ones[200:] @ weights).argmax(axis=1) == y[200:])
+    assert probe(x[:200], y[:200], x[200:], y[200:], 5) == pytest.approx(expected, abs=0.011)
+    assert 0.5 < expected < 0.99
+
+
+def test_before_the_first_block_the_current_token_is_what_a_probe_can_tell() -> None:
+    model = small_model(n_layer=2, block_size=16, n_embd=32, n_head=2)
+    found = measure(model, small_data(train_share=0.3))
+    assert len(found["current"]) == 3 and found["current"][0] > 0.9 > found["previous"][0]
+
+
+@pytest.mark.parametrize(
+    ("costs", "outcome"), [((0.5, 0.1, 0.2), "holds"), ((0.5, 0.001, 0.2), "does not hold")]
+)
+def test_a_block_that_is_not_needed_is_told(costs: tuple[float, ...], outcome: str) -> None:
+    results = made_up(build("depth", "quick", 257), {})
+    shares = {"previous": (0.3,) * 3, "current": (0.9, 0.9, 0.5), "next": (0.2, 0.3, 0.5)}
+    runs = [dataclasses.replace(run, after={"without": costs, **shares}) for run in results.runs]
+    results = dataclasses.replace(results, runs=tuple(runs))
+    assert outcomes(results, "Each block is needed") == results.outcome == outcome
+    assert outcomes(results, "next token more often") == "holds"
+
+
 # ---- all of them
 
 
 @needs("matplotlib", extra="plots")
-@pytest.mark.parametrize("name", ["norm", "activation", "mlp-ratio"])
+@pytest.mark.parametrize("name", ["norm", "activation", "mlp-ratio", "depth", "scaling"])
 def test_tables_and_pictures_of_a_tiny_run(name: str) -> None:
     experiment = build(name, "quick", VOCAB_SIZE, steps=2)
-    if name != "activation":
+    if name not in ("activation", "scaling"):
         experiment = shrunk(experiment)
     kept = dataclasses.replace(experiment, variants=experiment.variants[:7])
     results = results_of(kept, (0,))

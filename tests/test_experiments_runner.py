@@ -195,6 +195,7 @@ def test_every_experiment_is_whole(name: str, mode: str) -> None:
             None,
             math.log(257),
             3.3,
+            {name: (0.5,) * (variant.model.n_layer + 1) for name in ("without", "current", "next")},
         )
         for variant in experiment.variants
     }

@@ -27,6 +27,8 @@ NAMES: dict[str, str] = {
     "norm": "norms before, after and nowhere; warm-up; learning rates",
     "activation": "gelu, relu, relu2 and swiglu at equal parameters",
     "mlp-ratio": "MLPs 1, 2, 4 and 8 times as wide as the model",
+    "depth": "what each block adds, and what the stream holds",
+    "scaling": "loss over size and training, and the next size told",
     "custom": "whatever --vary names, such as --vary n_layer=2,4,8",
 }
 """The experiments that there are, with what each compares."""

@@ -8,11 +8,13 @@ from andrea.errors import ArgumentError
 
 from . import NAMES
 from .activation import activation
+from .depth import depth
 from .experiment import Experiment
 from .mlp_ratio import mlp_ratio
 from .norm import norm
 from .residual import residual
 from .residual_init import residual_init
+from .scaling import scaling
 
 # mode, vocab_size, steps -> what is to be done.
 _BUILDERS: dict[str, Callable[[str, int, int | None], Experiment]] = {
@@ -21,6 +23,8 @@ _BUILDERS: dict[str, Callable[[str, int, int | None], Experiment]] = {
     "norm": norm,
     "activation": activation,
     "mlp-ratio": mlp_ratio,
+    "depth": depth,
+    "scaling": scaling,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from andrea.config import ModelConfig
@@ -13,7 +13,9 @@ from andrea.training import TrainConfig
 from .run import Run
 
 if TYPE_CHECKING:
+    from andrea.data import PreparedData
     from andrea.lessons.pictures import Picture
+    from andrea.model import GPT
 
     from .results import Results
 
@@ -101,6 +103,7 @@ class Experiment:
     claim: what the course says, in a sentence. seeds: how many by default. measures: columns of
     the table beside the loss. gradient_steps: shares of the training after which gradient norms
     are measured. tables, data: what else follows from the results, for people and for JSON.
+    after: measures a trained model, which it may change, into numbers by name.
     """
 
     name: str
@@ -115,7 +118,8 @@ class Experiment:
     drawings: tuple[Drawing, ...] = ()
     tables: Callable[[Results], tuple[Table, ...]] | None = None
     data: Callable[[Results], Mapping[str, Any]] | None = None
-    notes: tuple[str, ...] = field(default=())
+    after: Callable[[GPT, PreparedData], Mapping[str, tuple[float, ...]]] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [variant.name for variant in self.variants]

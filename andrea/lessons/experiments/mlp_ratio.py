@@ -77,7 +77,7 @@ def mlp_ratio(mode: str, vocab_size: int, steps: int | None = None) -> Experimen
                 decides=False,
             ),
         ),
-        seeds=3 if quick else 5,
+        seeds=5,
         mode=mode,
         gradient_steps=(0.0, 1.0),
         drawings=(

@@ -62,7 +62,7 @@ def residual_init(mode: str, vocab_size: int, steps: int | None = None) -> Exper
                 _NATS,
             ),
         ),
-        seeds=3 if quick else 5,
+        seeds=5,
         mode=mode,
         measures=(Measure("stream after/before blocks", stream_growth, 2),),
         drawings=(

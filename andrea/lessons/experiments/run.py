@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # What float32 cannot tell from 0: the smallest number above 0 that it has.
@@ -23,7 +23,8 @@ class Run:
     stream: root mean square of the residual stream before training, on a sequence: before the
     first block, after the first, and so on. diverged: why training was stopped, or None.
     guess: ln vocab_size, the loss of holding all tokens for equally likely. frequencies: that of
-    knowing how frequent each is in the training text. steps: that were done.
+    knowing how frequent each is in the training text. after: numbers by name that the experiment
+    measured on the trained model. steps: that were done.
     """
 
     variant: str
@@ -36,6 +37,7 @@ class Run:
     diverged: str | None
     guess: float
     frequencies: float
+    after: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -75,6 +77,7 @@ class Run:
                 str(step): _finite(norms) for step, norms in self.gradients.items()
             },
             "stream_at_start": _finite(self.stream),
+            "after": {name: _finite(numbers) for name, numbers in self.after.items()},
         }
 
 

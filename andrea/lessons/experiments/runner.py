@@ -8,7 +8,7 @@ same numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,6 +117,8 @@ class Runner:
         for step in range(variant.steps):
             loss = recorder.step(step)
             is_last = step + 1 == variant.steps or recorder.diverged is not None
+            if is_last and recorder.diverged is None and self.experiment.after is not None:
+                recorder.after = self.experiment.after(model, self.data)
             yield step + 1, loss, recorder.run() if is_last else None
             if is_last:
                 break
@@ -155,6 +157,7 @@ class _Recorder:
         self._gradients: dict[int, tuple[float, ...]] = {}
         self._stream: tuple[float, ...] = ()
         self.diverged: str | None = None
+        self.after: Mapping[str, tuple[float, ...]] = {}
 
     def step(self, step: int) -> float:
         """Do a step; the loss of its batch before the update."""
@@ -217,6 +220,7 @@ class _Recorder:
             self.diverged,
             self._guess,
             self._frequencies,
+            self.after,
         )
 
 
