@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,6 +163,7 @@ def _run(
         precision=options["precision"],
     )
     folder = new_folder(options["out"] or _default_folder(name))
+    began, worked = time.monotonic(), time.process_time()
     try:
         _tell_plan(display, experiment, runner, request, data, folder)
         # Until all is written: a signal's request would else be given two seconds.
@@ -173,21 +175,24 @@ def _run(
             display.activity("writing the page")
             missing = write_report(results, folder)
             display.close()
-            _tell(results, folder / PAGE, missing, as_json=options["as_json"])
+            took = time.monotonic() - began, time.process_time() - worked
+            _tell(results, folder / PAGE, missing, took, as_json=options["as_json"])
     except BaseException:
         _leave(folder)
         raise
     return stop.exit_code
 
 
-def _tell(results: Results, page: Path, missing: str, *, as_json: bool) -> None:
+def _tell(
+    results: Results, page: Path, missing: str, took: tuple[float, float], *, as_json: bool
+) -> None:
     if as_json:
         click.echo(json.dumps(results.to_dict(), allow_nan=False))
         return
     from .experiment_text import result_lines
 
     is_plain = bool(os.environ.get("NO_COLOR"))
-    for line in result_lines(results, shutil.get_terminal_size().columns):
+    for line in result_lines(results, took, shutil.get_terminal_size().columns):
         is_verdict = line.startswith("verdict ") and not is_plain
         click.echo(click.style(line, bold=True) if is_verdict else line)
     click.echo(f"\nwrote {shell_path(page)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .info_text import table_lines, text_lines
 from .screen.display import Rows, wrap
-from .screen.formats import count, plural, size
+from .screen.formats import count, duration, plural, size
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
@@ -55,8 +55,11 @@ def run_line(run: Run) -> str:
     return f"seed {run.seed}, {run.variant}: {told}"
 
 
-def result_lines(results: Results, width: int) -> Iterator[str]:
-    """The tables, each claim with its verdict, and the whole in a line."""
+def result_lines(results: Results, took: tuple[float, float], width: int) -> Iterator[str]:
+    """The tables, each claim with its verdict, and the whole in a line.
+
+    took: seconds, and seconds of all processors together.
+    """
     from andrea.lessons.experiments.page import about, headline, noise
 
     for table in results.tables():
@@ -71,6 +74,7 @@ def result_lines(results: Results, width: int) -> Iterator[str]:
         rows.append((one.verdict.outcome, f"{one.contrast.claim}: {one.verdict.why}"))
     rows.append(("verdict", headline(results)))
     rows.append(("", about(results)))
+    rows.append(("took", f"{duration(took[0])}; {duration(took[1])} of processor time"))
     rows += [("note", note) for note in results.experiment.notes]
     yield from text_lines(rows, width)
 

@@ -17,7 +17,10 @@ CUSTOM = ("experiment", "custom", "book.txt", "--vary", "n_layer=1,2", *TINY, "-
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    return Shell(tmp_path_factory.mktemp("experiment"))
+    shell = Shell(tmp_path_factory.mktemp("experiment"))
+    # 32 bytes and the mark of a document, a tenth of them to validate.
+    (shell.folder / "short.txt").write_text("no more than thirty letters, so.")
+    return shell
 
 
 def test_it_tells_what_it_did_and_writes_a_folder(shell: Shell) -> None:
@@ -25,7 +28,7 @@ def test_it_tells_what_it_did_and_writes_a_folder(shell: Shell) -> None:
     assert "seed 1, n_layer 2: loss " in out
     assert "n_layer 2: a loss lower by at least 0.02 nats" in out
     assert "2 variants x 2 seeds, 4 steps each, quick mode" in out
-    assert "wrote experiments/custom/report.html" in out
+    assert "of processor time" in out and "wrote experiments/custom/report.html" in out
     folder = shell.folder / "experiments" / "custom"
     found = json.loads((folder / "results.json").read_text("utf-8"))
     assert found["complete"] and found["seeds"] == [0, 1] and len(found["runs"]) == 4
@@ -56,6 +59,7 @@ def test_help_lists_the_experiments(shell: Shell) -> None:
         (("residual", "nowhere.txt"), "nowhere.txt"),
         (("residual", "book.txt", "--device", "abacus"), "abacus"),
         (("residual", "--out", ".", "book.txt"), "is not empty"),
+        (("residual", "short.txt"), "the text is too short: it has 29 tokens to train on and 4"),
     ],
 )
 def test_what_it_refuses(shell: Shell, arguments: tuple[str, ...], told: str) -> None:

@@ -37,6 +37,8 @@ def activation(mode: str, vocab_size: int, steps: int | None = None) -> Experime
         Variant(name, _model(name, vocab_size, _DEPTH[quick]), train, {"activation": name})
         for name in _NAMES
     )
+    usual = variants[0].model
+    spread = usual.init_std * usual.n_embd**0.5
     return Experiment(
         name="activation",
         title="Activation functions at equal parameters",
@@ -84,6 +86,8 @@ def activation(mode: str, vocab_size: int, steps: int | None = None) -> Experime
         notes=(
             "swiglu has three matrices where the others have two, and so a width of two thirds; "
             "its curve is that of the gate where the other half is 1.",
+            f"The activation's inputs begin with a spread of about init_std x sqrt(n_embd) = "
+            f"{spread:.2g}: so close to 0 gelu is nearly a straight line, and relu has its corner.",
         ),
     )
 

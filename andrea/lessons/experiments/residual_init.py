@@ -12,7 +12,7 @@ from .settings import is_quick, small_model, training
 _DEPTHS = {True: (4, 16), False: (4, 12, 48)}
 _STEPS = {True: 200, False: 1500}
 # A hundredth of a nat of loss counts; a stream that grows a tenth less does, too.
-_NATS, _GROWTH = 0.01, 0.1
+_NATS, _PERCENT = 0.01, 10.0
 
 
 def residual_init(mode: str, vocab_size: int, steps: int | None = None) -> Experiment:
@@ -42,17 +42,17 @@ def residual_init(mode: str, vocab_size: int, steps: int | None = None) -> Exper
         contrasts=(
             Contrast(
                 f"Before training, {many} unscaled blocks make the stream grow by at least "
-                f"{_GROWTH:.0%} more than scaled ones",
+                f"{_PERCENT:g}% more than scaled ones",
                 _growth_ratio(_name(many, False), _name(many, True)),
-                _GROWTH,
-                unit=" times",
+                _PERCENT,
+                unit="%",
             ),
             Contrast(
                 f"Before training, the stream grows over {many} scaled blocks as over {few}: by a "
-                f"factor that differs by at most {_GROWTH:.0%}",
+                f"factor that differs by at most {_PERCENT:g}%",
                 _growth_ratio(_name(many, True), _name(few, True)),
-                _GROWTH,
-                unit=" times",
+                _PERCENT,
+                unit="%",
                 alike=True,
             ),
             Contrast(
@@ -86,6 +86,6 @@ def _growth_ratio(variant: str, than: str) -> Callable[[OfSeed], float]:
         one, other = stream_growth(runs[variant]), stream_growth(runs[than])
         if one is None or other is None:
             raise KeyError(variant)
-        return one / other - 1
+        return 100 * (one / other - 1)
 
     return value

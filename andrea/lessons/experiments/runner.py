@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from andrea.data import BatchSampler, EvaluationWindows
-from andrea.errors import ArgumentError, DeviceError
+from andrea.errors import ArgumentError, DataError, DeviceError
 from andrea.judging.unigram import unigram_entropy
 from andrea.lessons.trace_forward import ForwardPass
 from andrea.model import GPT
@@ -76,8 +76,12 @@ class Runner:
         self.seeds = tuple(range(experiment.seeds)) if seeds is None else seeds
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ArgumentError(f"an experiment needs different seeds, got {self.seeds}")
-        for variant in experiment.variants:
-            data.require(variant.model.block_size)
+        longest = max(variant.model.block_size for variant in experiment.variants) + 1
+        if len(data.train) < longest or len(data.validation) < 2:
+            raise DataError(
+                f"the text is too short: it has {len(data.train):,} tokens to train on and "
+                f"{len(data.validation):,} to validate, and needs {longest:,} and 2"
+            )
         self._device, self._precision = device, precision
         self._runs: list[Run] = []
         self._description = ""
