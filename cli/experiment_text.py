@@ -81,12 +81,11 @@ def result_lines(results: Results, took: tuple[float, float], width: int) -> Ite
 
 def _fitting(table: Table, width: int) -> Iterator[str]:
     header, rows = table.header, table.rows
-    for spare in ("", *_SPARE):
-        if spare in header:
+    lines = list(table_lines(header, rows, table.left))
+    for spare in _SPARE:
+        if spare in header and max(map(len, lines)) > width:
             place = header.index(spare)
             header = header[:place] + header[place + 1 :]
             rows = tuple(row[:place] + row[place + 1 :] for row in rows)
-        lines = list(table_lines(header, rows, table.left))
-        if max(map(len, lines)) <= width:
-            break
+            lines = list(table_lines(header, rows, table.left))
     yield from lines

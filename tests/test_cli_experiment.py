@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from andrea.cli.experiment_text import result_lines
+from andrea.lessons.experiments import build
 from cli_process import Shell
+from test_experiments_lessons import LAW, lawful, made_up
 
 TINY = ("--vary", "n_embd=8", "--vary", "n_head=2", "--vary", "block_size=8")
 CUSTOM = ("experiment", "custom", "book.txt", "--vary", "n_layer=1,2", *TINY, "--device", "cpu")
@@ -80,3 +83,14 @@ def test_ctrl_c_keeps_what_was_measured(shell: Shell) -> None:
     assert b"early)" in rest
     found = json.loads((Path(shell.folder) / "cut" / "results.json").read_text("utf-8"))
     assert not found["complete"] and len(found["runs"]) == 1
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_tables_fit_the_terminal_and_keep_their_first_column(width: int) -> None:
+    results = made_up(build("scaling", "quick", 257), lawful(LAW))
+    lines = list(result_lines(results, (61.0, 100.0), width))
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("alpha, exponent of parameters  ") for line in lines)
+    assert any(line.startswith("took ") and "1m 01s; 1m 40s" in line for line in lines)
+    header = next(line for line in lines if line.startswith("variant "))
+    assert ("parameters" in header) == (width > 50)

@@ -172,12 +172,13 @@ def _cards(results: Results) -> list[str]:
             ("its training", f"learning rate {train.learning_rate:g}, warm-up {train.warmup}"),
         ],
     }
-    if experiment.notes:
-        facts["Notes"] = [("", note) for note in experiment.notes]
     cards = []
     for title, pairs in facts.items():
         items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(told)}</dd>" for name, told in pairs)
         cards.append(
             f'<section class="card"><h2>{title}</h2><dl class="facts">{items}</dl></section>'
         )
+    if experiment.notes:
+        notes = "".join(f"<p>{escape(note)}</p>" for note in experiment.notes)
+        cards.append(f'<section class="card notes"><h2>Notes</h2>{notes}</section>')
     return cards

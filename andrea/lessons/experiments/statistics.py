@@ -134,7 +134,7 @@ def _told(effect: Summary, unit: str) -> str:
     assert effect.interval is not None
     low, high = effect.interval
     d = effect.effect_size
-    size = "" if d is None else f", d {d:.2g}"
+    size = "" if d is None else f", d {d:,.0f}" if abs(d) >= 10 else f", d {d:.1f}"
     return (
         f"{effect.mean:.3g}{unit} ({LEVEL:.0%} interval {low:.3g} to {high:.3g} from "
         f"{len(effect.values)} seeds{size})"
