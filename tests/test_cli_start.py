@@ -67,7 +67,7 @@ SAMPLE_OPTIONS = [
 
 COMMANDS = (
     *("train", "sample", "serve", "eval", "replay", "report", "metrics", "export", "import"),
-    *("info", "params", "doctor", "prefix", "completion"),
+    *("info", "params", "experiment", "doctor", "prefix", "completion"),
 )
 
 
