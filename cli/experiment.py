@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from .errors import Failure
 from .option_kinds import SectionCommand, option
@@ -32,6 +33,15 @@ andrea experiment custom --vary n_layer=2,4,8 --vary learning_rate=0.003
 """
 
 
+def _complete_names(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from andrea.lessons.experiments import NAMES
+
+    items = NAMES.items()
+    return [CompletionItem(name, help=what) for name, what in items if name.startswith(incomplete)]
+
+
 class _ExperimentCommand(SectionCommand):
     """A command whose help lists the experiments."""
 
@@ -50,7 +60,7 @@ class _ExperimentCommand(SectionCommand):
     short_help="Try a claim on models trained side by side.",
     epilog=_EPILOG,
 )
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=_complete_names)
 @text_argument
 @option(
     "--quick/--full",

@@ -124,7 +124,7 @@ def test_a_run_is_what_training_by_hand_gives() -> None:
             assert block_gradient_norms(model) == pytest.approx(expected)
         # 5 steps have no warm-up, and a cosine from the peak to a tenth of it.
         share = 0.1 + 0.9 * (0.5 + 0.5 * math.cos(math.pi * step / 5))
-        norms.append(model.step(3e-3 * share, beta2=0.99))
+        norms.append(model.step(2e-3 * share, beta2=0.99))
     assert run.losses == pytest.approx(losses)
     assert run.norms == pytest.approx(norms)
     windows = EvaluationWindows(data.validation, 4, 8, 8)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NAMES = CHOICES["activation"]
 _DEPTH = {True: 4, False: 8}
-_STEPS = {True: 300, False: 3000}
+_STEPS = {True: 400, False: 3000}
 _NATS = 0.01
 # Where the functions bend, and a grid of 0.01 for where two of them differ most.
 _SHOWN = (-4.0, 3.0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _RATIOS = (1, 2, 4, 8)
 _USUAL = 4
 _DEPTH = {True: 4, False: 8}
-_STEPS = {True: 250, False: 2500}
+_STEPS = {True: 400, False: 2500}
 _NATS = 0.02
 # Two heads leave a width to choose among many, so that equal parameters are equal to 2%.
 _HEADS = 2
@@ -77,7 +77,7 @@ def mlp_ratio(mode: str, vocab_size: int, steps: int | None = None) -> Experimen
                 decides=False,
             ),
         ),
-        seeds=5,
+        seeds=4 if quick else 5,
         mode=mode,
         gradient_steps=(0.0, 1.0),
         drawings=(

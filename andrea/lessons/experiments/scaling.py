@@ -102,7 +102,7 @@ def _model(vocab_size: int, width: int, quick: bool) -> ModelConfig:
 
 
 def _variant(model: ModelConfig, steps: int) -> Variant:
-    rate = round(3e-3 * math.sqrt(64 / model.n_embd), 6)
+    rate = round(2e-3 * math.sqrt(64 / model.n_embd), 6)
     train = training(steps, learning_rate=rate)
     factors = {
         "width": model.n_embd,
