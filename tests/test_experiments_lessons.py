@@ -14,7 +14,7 @@ from andrea.lessons.experiments import Experiment, Results, Run, build
 from andrea.lessons.experiments.activation import form_difference
 from andrea.lessons.experiments.curves import activation_curve
 from andrea.lessons.experiments.depth import measure, probe
-from andrea.lessons.experiments.norm import largest_rate
+from andrea.lessons.experiments.norm import rates_that_train
 from andrea.lessons.experiments.scaling import fit, predict
 from andrea.planning.sizes import num_parameters
 from extras import needs
@@ -94,10 +94,10 @@ def test_the_largest_rate_that_trains() -> None:
     results = made_up(experiment, norm_losses({"pre": 1.0, "post": 0.004, "none": 0.001}))
     rates = [0.001, 0.004, 0.016, 0.064]
     for runs in results.by_seed().values():
-        assert largest_rate(runs, rates, ("pre", False)) == 0.064
-        assert largest_rate(runs, rates, ("post", True)) == 0.004
-        assert largest_rate(runs, rates, ("post", False)) == pytest.approx(0.00025)
-        assert largest_rate(runs, rates, ("none", False)) == 0.001
+        assert rates_that_train(runs, rates, ("pre", False)) == 4
+        assert rates_that_train(runs, rates, ("post", True)) == 2
+        assert rates_that_train(runs, rates, ("post", False)) == 0
+        assert rates_that_train(runs, rates, ("none", False)) == 1
     assert results.outcome == "holds"
     table = dict(results.tables()[1].rows)
     assert table["pre, warm-up"] == "0.064 or more, 0.064 or more, 0.064 or more"
@@ -110,9 +110,17 @@ def test_the_claim_on_norms_fails_where_all_train_alike() -> None:
     for rate in ("0.001", "0.004", "0.016"):
         losses[f"post, no warm-up, {rate}"] = [2.0, 2.01, 1.99]
     results = made_up(build("norm", "quick", 257), losses)
-    assert outcomes(results, "as large as post-norm") == "does not hold"
-    assert outcomes(results, "as large as no norms") == "does not hold"
+    assert outcomes(results, "than post-norm") == "does not hold"
+    assert outcomes(results, "than no norms") == "does not hold"
     assert outcomes(results, "warm-up lowers the loss") == "does not hold"
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0])
+def test_where_all_learning_rates_do_or_none_does_the_limits_are_open(limit: float) -> None:
+    losses = norm_losses({"pre": limit, "post": limit, "none": limit})
+    losses |= {name: losses[name.replace("post", "pre")] for name in losses if "post" in name}
+    results = made_up(build("norm", "quick", 257), losses)
+    assert outcomes(results, "than post-norm") == outcomes(results, "than no norms") == "undecided"
 
 
 # ---- activation

@@ -49,7 +49,7 @@ def norm(mode: str, vocab_size: int, steps: int | None = None) -> Experiment:
         for warm in (True, False)
         for rate in rates
     )
-    middle = rates[len(rates) // 2 - 1]
+    middle, step = rates[len(rates) // 2 - 1], rates[1] / rates[0]
     return Experiment(
         name="norm",
         title="Norms before, after and nowhere, with and without warm-up",
@@ -61,18 +61,17 @@ def norm(mode: str, vocab_size: int, steps: int | None = None) -> Experiment:
         variants=variants,
         contrasts=(
             Contrast(
-                f"Without warm-up, pre-norm trains at learning rates at least {_TIMES:g} times as "
-                "large as post-norm",
-                _rate_ratio(rates, ("pre", False), ("post", False)),
-                math.log10(_TIMES),
-                unit=" powers of ten",
+                f"Of these learning rates, each {step:g} times the one before, at least one more "
+                "trains pre-norm than post-norm, without warm-up",
+                _more_rates(rates, ("pre", False), ("post", False)),
+                1.0,
+                unit=" rates",
             ),
             Contrast(
-                f"Without warm-up, pre-norm trains at learning rates at least {_TIMES:g} times as "
-                "large as no norms",
-                _rate_ratio(rates, ("pre", False), ("none", False)),
-                math.log10(_TIMES),
-                unit=" powers of ten",
+                "At least one more trains pre-norm than no norms, without warm-up",
+                _more_rates(rates, ("pre", False), ("none", False)),
+                1.0,
+                unit=" rates",
             ),
             Contrast(
                 f"In the mean over these learning rates, warm-up lowers the loss of post-norm by "
@@ -110,7 +109,7 @@ def norm(mode: str, vocab_size: int, steps: int | None = None) -> Experiment:
             "A run fails where it diverges, or where its loss ends less than 0.1 nats below that "
             "of token frequencies; gradients are clipped to a norm of 1, so that most runs that "
             "fail learn nothing rather than overflow.",
-            f"Learning rates are {rates[0]:g} to {rates[-1]:g}, each {rates[1] / rates[0]:g} times "
+            f"Learning rates are {rates[0]:g} to {rates[-1]:g}, each {step:g} times "
             "the one before: limits are known to that, and not beyond the largest.",
         ),
     )
@@ -132,28 +131,26 @@ def _failed(run: Run) -> float:
     return float(run.failed)
 
 
-def largest_rate(runs: OfSeed, rates: Sequence[float], group: tuple[str, bool]) -> float:
-    """The largest learning rate up to which every run of a seed trains; where even the first
-    fails, one step of the grid below it.
+def rates_that_train(runs: OfSeed, rates: Sequence[float], group: tuple[str, bool]) -> int:
+    """How many of the learning rates train, from the smallest up to the first that fails.
 
     Raises:
         KeyError: a run is not done.
     """
-    found = rates[0] * rates[0] / rates[1]
-    trains = [not runs[_name(*group, rate)].failed for rate in rates]
-    for rate, fine in zip(rates, trains, strict=True):
-        if not fine:
-            break
-        found = rate
-    return found
+    failed = [runs[_name(*group, rate)].failed for rate in rates]
+    return failed.index(True) if True in failed else len(rates)
 
 
-def _rate_ratio(
+def _more_rates(
     rates: Sequence[float], one: tuple[str, bool], other: tuple[str, bool]
 ) -> Callable[[OfSeed], float]:
-    return lambda runs: math.log10(
-        largest_rate(runs, rates, one) / largest_rate(runs, rates, other)
-    )
+    def value(runs: OfSeed) -> float:
+        numbers = [rates_that_train(runs, rates, group) for group in (one, other)]
+        if numbers in ([0, 0], [len(rates), len(rates)]):
+            raise KeyError("both limits are outside of what was tried")
+        return float(numbers[0] - numbers[1])
+
+    return value
 
 
 def _warming(rates: Sequence[float]) -> Callable[[OfSeed], float]:
@@ -168,30 +165,31 @@ def _warming(rates: Sequence[float]) -> Callable[[OfSeed], float]:
 
 
 def _limit_data(results: Results, rates: Sequence[float]) -> dict[str, Any]:
-    limits: dict[str, dict[str, float]] = {}
+    """The largest learning rate that trains, by the norms and by the seed; None: not even the
+    smallest."""
+    limits: dict[str, dict[str, float | None]] = {}
     for seed, runs in results.by_seed().items():
         for position in _POSITIONS:
             for warm in (True, False):
                 try:
-                    rate = largest_rate(runs, rates, (position, warm))
+                    number = rates_that_train(runs, rates, (position, warm))
                 except KeyError:
                     continue
-                limits.setdefault(_group(position, warm), {})[str(seed)] = rate
+                limit = rates[number - 1] if number else None
+                limits.setdefault(_group(position, warm), {})[str(seed)] = limit
     return {"largest_learning_rate": limits}
 
 
 def _limits(results: Results, rates: Sequence[float]) -> Table:
     limits = _limit_data(results, rates)["largest_learning_rate"]
-    rows = []
-    for group, by_seed in limits.items():
-        told = [_limit(rate, rates) for rate in by_seed.values()]
-        rows.append((group, ", ".join(told)))
-    return Table(
-        "The largest learning rate that trains, seed by seed", ("norms", "rate"), tuple(rows), 2
+    rows = tuple(
+        (group, ", ".join(_limit(rate, rates) for rate in by_seed.values()))
+        for group, by_seed in limits.items()
     )
+    return Table("The largest learning rate that trains, seed by seed", ("norms", "rate"), rows, 2)
 
 
-def _limit(rate: float, rates: Sequence[float]) -> str:
-    if rate < rates[0]:
+def _limit(rate: float | None, rates: Sequence[float]) -> str:
+    if rate is None:
         return "none"
     return f"{rate:g}" + (" or more" if rate == rates[-1] else "")

@@ -11,7 +11,7 @@ from andrea.planning.sizes import flops_per_token, num_parameters
 
 from .experiment import Contrast, Experiment, Table, Variant
 from .run import Run
-from .statistics import LEVEL, Summary, Verdict, all_of, judge, judge_alike, summary
+from .statistics import LEVEL, UNDECIDED, Summary, Verdict, all_of, judge, judge_alike, summary
 
 if TYPE_CHECKING:
     from andrea.data import PreparedData
@@ -86,7 +86,14 @@ class Results:
     def _judge(self, contrast: Contrast) -> Judged:
         values = list(self._values(contrast))
         if not values:
-            return Judged(contrast, None, Verdict("undecided", "no seed has all runs for it"))
+            return Judged(
+                contrast,
+                None,
+                Verdict(
+                    "undecided",
+                    "no seed tells: its runs are not done, or what would tell is beyond them",
+                ),
+            )
         effect = summary(values)
         rule = judge_alike if contrast.alike else judge
         return Judged(contrast, effect, rule(effect, contrast.bound, contrast.unit))
