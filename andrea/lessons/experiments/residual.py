@@ -72,7 +72,7 @@ def residual(mode: str, vocab_size: int, steps: int | None = None) -> Experiment
                 -_NATS,
             ),
         ),
-        seeds=5,
+        seeds=4 if quick else 5,
         mode=mode,
         measures=(
             Measure("first/last at start, 10^", first_over_last, 2),

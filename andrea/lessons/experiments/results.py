@@ -86,14 +86,8 @@ class Results:
     def _judge(self, contrast: Contrast) -> Judged:
         values = list(self._values(contrast))
         if not values:
-            return Judged(
-                contrast,
-                None,
-                Verdict(
-                    "undecided",
-                    "no seed tells: its runs are not done, or what would tell is beyond them",
-                ),
-            )
+            why = "no seed tells: its runs are not done, or what would tell is beyond them"
+            return Judged(contrast, None, Verdict(UNDECIDED, why))
         effect = summary(values)
         rule = judge_alike if contrast.alike else judge
         return Judged(contrast, effect, rule(effect, contrast.bound, contrast.unit))
