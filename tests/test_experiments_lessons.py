@@ -14,7 +14,7 @@ from andrea.lessons.experiments import Experiment, Results, Run, build
 from andrea.lessons.experiments.activation import form_difference
 from andrea.lessons.experiments.curves import activation_curve
 from andrea.lessons.experiments.depth import measure, probe
-from andrea.lessons.experiments.norm import rates_that_train
+from andrea.lessons.experiments.norm import highest_that_trains
 from andrea.lessons.experiments.scaling import fit, predict
 from andrea.planning.sizes import num_parameters
 from extras import needs
@@ -94,15 +94,19 @@ def test_the_largest_rate_that_trains() -> None:
     results = made_up(experiment, norm_losses({"pre": 1.0, "post": 0.004, "none": 0.001}))
     rates = [0.001, 0.004, 0.016, 0.064]
     for runs in results.by_seed().values():
-        assert rates_that_train(runs, rates, ("pre", False)) == 4
-        assert rates_that_train(runs, rates, ("post", True)) == 2
-        assert rates_that_train(runs, rates, ("post", False)) == 0
-        assert rates_that_train(runs, rates, ("none", False)) == 1
+        assert highest_that_trains(runs, rates, ("pre", False)) == 4
+        assert highest_that_trains(runs, rates, ("post", True)) == 2
+        assert highest_that_trains(runs, rates, ("post", False)) == 0
+        assert highest_that_trains(runs, rates, ("none", False)) == 1
+        # One that fails below another that trains was too low, not too high.
+        slow = runs | {"none, no warm-up, 0.001": runs["post, no warm-up, 0.001"]}
+        slow |= {"none, no warm-up, 0.004": runs["pre, no warm-up, 0.004"]}
+        assert highest_that_trains(slow, rates, ("none", False)) == 2
     assert results.outcome == "holds"
     table = dict(results.tables()[1].rows)
     assert table["pre, warm-up"] == "0.064 or more, 0.064 or more, 0.064 or more"
     assert table["post, no warm-up"] == "none, none, none"
-    assert results.to_dict()["data"]["largest_learning_rate"]["none, warm-up"]["1"] == 0.001
+    assert results.to_dict()["data"]["highest_learning_rate"]["none, warm-up"]["1"] == 0.001
 
 
 def test_the_claim_on_norms_fails_where_all_train_alike() -> None:
@@ -110,8 +114,8 @@ def test_the_claim_on_norms_fails_where_all_train_alike() -> None:
     for rate in ("0.001", "0.004", "0.016"):
         losses[f"post, no warm-up, {rate}"] = [2.0, 2.01, 1.99]
     results = made_up(build("norm", "quick", 257), losses)
-    assert outcomes(results, "than post-norm") == "does not hold"
-    assert outcomes(results, "than no norms") == "does not hold"
+    assert outcomes(results, "for post-norm") == "does not hold"
+    assert outcomes(results, "for no norms") == "does not hold"
     assert outcomes(results, "warm-up lowers the loss") == "does not hold"
 
 
@@ -120,7 +124,7 @@ def test_where_all_learning_rates_do_or_none_does_the_limits_are_open(limit: flo
     losses = norm_losses({"pre": limit, "post": limit, "none": limit})
     losses |= {name: losses[name.replace("post", "pre")] for name in losses if "post" in name}
     results = made_up(build("norm", "quick", 257), losses)
-    assert outcomes(results, "than post-norm") == outcomes(results, "than no norms") == "undecided"
+    assert outcomes(results, "for post-norm") == outcomes(results, "for no norms") == "undecided"
 
 
 # ---- activation

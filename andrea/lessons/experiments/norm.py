@@ -61,17 +61,18 @@ def norm(mode: str, vocab_size: int, steps: int | None = None) -> Experiment:
         variants=variants,
         contrasts=(
             Contrast(
-                f"Of these learning rates, each {step:g} times the one before, at least one more "
-                "trains pre-norm than post-norm, without warm-up",
+                f"The highest learning rate that trains, of those tried, each {step:g} times the "
+                "one before, is at least one higher for pre-norm than for post-norm, without "
+                "warm-up",
                 _more_rates(rates, ("pre", False), ("post", False)),
                 1.0,
-                unit=" rates",
+                unit=" steps of them",
             ),
             Contrast(
-                "At least one more trains pre-norm than no norms, without warm-up",
+                "It is at least one higher for pre-norm than for no norms, without warm-up",
                 _more_rates(rates, ("pre", False), ("none", False)),
                 1.0,
-                unit=" rates",
+                unit=" steps of them",
             ),
             Contrast(
                 f"In the mean over these learning rates, warm-up lowers the loss of post-norm by "
@@ -110,7 +111,7 @@ def norm(mode: str, vocab_size: int, steps: int | None = None) -> Experiment:
             "of token frequencies; gradients are clipped to a norm of 1, so that most runs that "
             "fail learn nothing rather than overflow.",
             f"Learning rates are {rates[0]:g} to {rates[-1]:g}, each {step:g} times "
-            "the one before: limits are known to that, and not beyond the largest.",
+            "the one before: limits are known to that, and not beyond the highest.",
         ),
     )
 
@@ -131,21 +132,23 @@ def _failed(run: Run) -> float:
     return float(run.failed)
 
 
-def rates_that_train(runs: OfSeed, rates: Sequence[float], group: tuple[str, bool]) -> int:
-    """How many of the learning rates train, from the smallest up to the first that fails.
+def highest_that_trains(runs: OfSeed, rates: Sequence[float], group: tuple[str, bool]) -> int:
+    """The number of the highest learning rate that trains, from 1; 0 where none does.
+
+    A low one may fail too: in few steps it learns little.
 
     Raises:
         KeyError: a run is not done.
     """
-    failed = [runs[_name(*group, rate)].failed for rate in rates]
-    return failed.index(True) if True in failed else len(rates)
+    trains = [not runs[_name(*group, rate)].failed for rate in rates]
+    return max((number for number, fine in enumerate(trains, 1) if fine), default=0)
 
 
 def _more_rates(
     rates: Sequence[float], one: tuple[str, bool], other: tuple[str, bool]
 ) -> Callable[[OfSeed], float]:
     def value(runs: OfSeed) -> float:
-        numbers = [rates_that_train(runs, rates, group) for group in (one, other)]
+        numbers = [highest_that_trains(runs, rates, group) for group in (one, other)]
         if numbers in ([0, 0], [len(rates), len(rates)]):
             raise KeyError("both limits are outside of what was tried")
         return float(numbers[0] - numbers[1])
@@ -165,28 +168,27 @@ def _warming(rates: Sequence[float]) -> Callable[[OfSeed], float]:
 
 
 def _limit_data(results: Results, rates: Sequence[float]) -> dict[str, Any]:
-    """The largest learning rate that trains, by the norms and by the seed; None: not even the
-    smallest."""
+    """The highest learning rate that trains, by the norms and by the seed; None: none does."""
     limits: dict[str, dict[str, float | None]] = {}
     for seed, runs in results.by_seed().items():
         for position in _POSITIONS:
             for warm in (True, False):
                 try:
-                    number = rates_that_train(runs, rates, (position, warm))
+                    number = highest_that_trains(runs, rates, (position, warm))
                 except KeyError:
                     continue
                 limit = rates[number - 1] if number else None
                 limits.setdefault(_group(position, warm), {})[str(seed)] = limit
-    return {"largest_learning_rate": limits}
+    return {"highest_learning_rate": limits}
 
 
 def _limits(results: Results, rates: Sequence[float]) -> Table:
-    limits = _limit_data(results, rates)["largest_learning_rate"]
+    limits = _limit_data(results, rates)["highest_learning_rate"]
     rows = tuple(
         (group, ", ".join(_limit(rate, rates) for rate in by_seed.values()))
         for group, by_seed in limits.items()
     )
-    return Table("The largest learning rate that trains, seed by seed", ("norms", "rate"), rows, 2)
+    return Table("The highest learning rate that trains, seed by seed", ("norms", "rate"), rows, 2)
 
 
 def _limit(rate: float | None, rates: Sequence[float]) -> str:
