@@ -67,7 +67,8 @@ def test_of_one_seed_there_is_no_interval() -> None:
 def test_equal_numbers_have_a_point_for_an_interval_and_no_effect_size() -> None:
     found = summary([0.25, 0.25, 0.25])
     assert (found.interval, found.effect_size) == ((0.25, 0.25), None)
-    assert judge(found, 0.25, "").outcome == HOLDS
+    verdict = judge(found, 0.25, " nats")
+    assert verdict.outcome == HOLDS and verdict.why.startswith("0.25 nats, alike in all 3 seeds:")
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])

@@ -133,6 +133,8 @@ def _one_seed(effect: Summary, unit: str) -> Verdict:
 def _told(effect: Summary, unit: str) -> str:
     assert effect.interval is not None
     low, high = effect.interval
+    if low == high:  # as numbers that are counted may be
+        return f"{effect.mean:.3g}{unit}, alike in all {len(effect.values)} seeds"
     d = effect.effect_size
     size = "" if d is None else f", d {d:,.0f}" if abs(d) >= 10 else f", d {d:.1f}"
     return (
