@@ -181,7 +181,9 @@ def _run(
             _follow(runner, display, stop)
             results = runner.results()
             if not results.runs:
-                raise Failure("ended before the first run was done: nothing was measured")
+                display.line("nothing was measured: it ended before the first run was done")
+                _leave(folder)
+                return stop.exit_code
             display.activity("writing the page")
             missing = write_report(results, folder)
             display.close()

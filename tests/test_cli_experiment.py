@@ -85,6 +85,19 @@ def test_ctrl_c_keeps_what_was_measured(shell: Shell) -> None:
     assert not found["complete"] and len(found["runs"]) == 1
 
 
+def test_ctrl_c_before_anything_is_measured_leaves_nothing(shell: Shell) -> None:
+    arguments = (*CUSTOM, "--steps", "1000000", "--out", "nothing")
+    process = shell.begin(*arguments, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(b"folder"):
+            process.send_signal(signal.SIGINT)
+            break
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.strip()) == (130, b"")
+    assert not (shell.folder / "nothing").exists()
+
+
 @pytest.mark.parametrize("width", [50, 80, 200])
 def test_tables_fit_the_terminal_and_keep_their_first_column(width: int) -> None:
     results = made_up(build("scaling", "quick", 257), lawful(LAW))
