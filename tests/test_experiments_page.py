@@ -105,6 +105,10 @@ def test_the_page_in_a_browser(browser: Browser, folder: Path, width: int) -> No
     assert all(re.match("file:|data:image/svg", one) for one in page.requests())
     assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width] * 2
     sizes = page.evaluate("[...document.images].map((one) => [one.naturalWidth, one.width])")
-    assert len(sizes) == 3 and all(natural > 400 and shown >= 340 for natural, shown in sizes)
+    assert len(sizes) == 3 and all(
+        natural > 400 and 300 < shown < width for natural, shown in sizes
+    )
+    boxes = "document.querySelectorAll('figure .scroll')"
+    assert page.evaluate(f"[...{boxes}].every((one) => one.scrollWidth <= one.clientWidth)")
     assert page.evaluate("document.querySelectorAll('.claims li').length") == 3
     assert "at this size" in page.text(".status")

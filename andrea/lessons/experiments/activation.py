@@ -154,11 +154,11 @@ def _rounded(numbers: Any) -> list[float]:
 
 
 def _functions(results: Results) -> Picture:
-    return _shown("value", "output of the activation")
+    return _shown("value", "output")
 
 
 def _slopes(results: Results) -> Picture:
-    return _shown("derivative", "derivative of the activation")
+    return _shown("derivative", "derivative")
 
 
 def _shown(kind: str, label: str) -> Picture:

@@ -231,8 +231,8 @@ def _costs(results: Results) -> Picture:
             ]
             axes.bar(blocks, means, 0.7, color=PALETTE[0], yerr=spread, ecolor=GREY, capsize=3)
             axes.set_xticks(list(blocks))
-        axes.set_xlabel("block that is taken out, counted from the embeddings")
-        axes.set_ylabel("rise of the validation loss (nats per token)")
+        axes.set_xlabel("block that is taken out")
+        axes.set_ylabel("rise of the loss (nats per token)")
         axes.grid(axis="y")
 
     return drawing(on)

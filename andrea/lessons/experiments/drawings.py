@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Chosen = Callable[[Variant], bool]
 
 # Inches: so that two stand beside each other on a page, and words are legible on a telephone.
-WIDTH, HEIGHT = 5.6, 3.7
+WIDTH, HEIGHT = 4.7, 3.4
 # Gradients below this are nothing to float32; a logarithmic axis needs a number.
 _LEAST = 1e-45
 
@@ -149,7 +149,7 @@ def gradient_profile(name: str, share: float, series: str, where: Chosen) -> Dra
             axes.yaxis.set_major_formatter(lambda power, _: f"{10.0**power:.2g}")
             _whole_numbers(axes)
             axes.set_xlabel("block, counted from the embeddings")
-            axes.set_ylabel("norm of the block's gradient (nats per unit)")
+            axes.set_ylabel("gradient norm (nats per unit)")
             axes.grid(axis="y")
             legend(axes)
 
