@@ -7,12 +7,10 @@ blocks of c compile, and run where they have a main. A block after a line
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import pytest
 
 from andrea._library import library_path
 from native_build import REPOSITORY, c_compiler, find_tool, run
+from pages import Block, blocks_of, environment
 
 PAGES = [
     *(
@@ -29,58 +28,23 @@ PAGES = [
     ),
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
+# test_lessons_pages.py runs those, and looks at what they print and draw.
+LESSONS = REPOSITORY / "docs" / "lessons"
 # A page may name what lies in a checkout. Not its andrea/: Python would find it before the package.
 CHECKOUT = ("CMakeLists.txt", "native", "docs")
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="no pages beside the tests")
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page, the line of its fence, and why it isn't run, if it isn't."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-    reason: str | None
-
-    def __str__(self) -> str:
-        return f"{self.page.name}:{self.line}"
-
-
-def blocks_of(page: Path) -> list[Block]:
-    found = []
-    lines = page.read_text("utf-8").splitlines()
-    number = 0
-    while number < len(lines):
-        fence = re.match(r"\s*(```+)\s*(\S*)", lines[number])
-        if fence:
-            end = number + 1
-            while lines[end].strip() != fence[1]:
-                end += 1
-            mark = NOT_RUN.fullmatch(lines[number - 1].strip()) if number else None
-            text = "\n".join(lines[number + 1 : end]) + "\n"
-            found.append(Block(page, number + 1, fence[2], text, mark[1] if mark else None))
-            number = end
-        number += 1
-    return found
-
-
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
 def to_run(language: str) -> list[Block]:
-    return [block for block in BLOCKS if block.language == language and block.reason is None]
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """As in a terminal with the package's environment active, and nothing written outside."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    home = folder / "home"
-    home.mkdir()
-    return {**os.environ, "PATH": path, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    return [
+        block
+        for block in BLOCKS
+        if block.language == language and block.reason is None and LESSONS not in block.page.parents
+    ]
 
 
 def test_every_fence_is_of_a_kind_that_is_checked() -> None:
