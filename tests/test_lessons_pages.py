@@ -104,6 +104,7 @@ def printed_by(block: Block) -> list[str]:
 def compare_printed(page: Path, printed: dict[int, list[str]]) -> None:
     """Every line that a page shows stands in what the commands before it printed, in that order."""
     left: list[str] = []
+    is_run = False
     for block in blocks_of(page):
         if block.language != "text":
             left = list(printed.get(block.line, ()))
@@ -144,7 +145,8 @@ def compare_figures(kept: Path, drawn: Path) -> None:
         assert len(a) == len(b), f"{kept.name}: {get.__name__}: {len(a)} and {len(b)}"
     assert all(map(alike, texts_of(ours), texts_of(theirs))), kept.name
     for get, most in ((coordinates_of, POINTS), (colours_of, SHADES)):
-        far = max(abs(a - b) for a, b in zip(get(ours), get(theirs), strict=True))
+        pairs = zip(get(ours), get(theirs), strict=True)
+        far = max((abs(a - b) for a, b in pairs), default=0)
         assert far <= most, f"{kept.name}: {get.__name__} differ by {far}"
 
 
