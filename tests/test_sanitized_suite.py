@@ -38,6 +38,7 @@ OTHER_PROGRAMS = (
 # A sanitizer takes memory and address space of its own, and keeps for a while what was freed.
 OF_MEMORY = (
     "test_data_memory.py",
+    "test_lessons_pages.py",  # a page traces a model of 92M parameters
     "test_budgets.py::test_a_run_takes_what_is_planned",
     "test_budgets.py::test_the_limit_of_a_process_counts",
     "test_model_dialects.py::test_memory_is_what_was_planned",
