@@ -20,8 +20,8 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """A count in at most five characters: 950, 12.3k, 92.3M, 1.2G."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    """A count with a decimal at most: 950, 12.3k, 92.3M, 1.2G, 5.5T."""
+    for size, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         # 999,950 would round to 1000.0k: it belongs to the next unit.
         if number >= size * 0.99995 and number >= 1000:
             return f"{number / size:.1f}{unit}"

@@ -73,7 +73,17 @@ def test_durations_are_written(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(7, "7"), (0.5, "0.5"), (999, "999"), (12_345, "12.3k"), (999_960, "1.0M"), (2.5e9, "2.5G")],
+    [
+        (7, "7"),
+        (0.5, "0.5"),
+        (999, "999"),
+        (12_345, "12.3k"),
+        (999_960, "1.0M"),
+        (2.5e9, "2.5G"),
+        (5.477e12, "5.5T"),
+        (4.52e14, "452.0T"),
+        (6e15, "6.0P"),
+    ],
 )
 def test_counts(number: float, text: str) -> None:
     assert count(number) == text

@@ -37,7 +37,7 @@ const timeTicks = (low, high, count) => {
 const grouped = (number) => Math.round(number).toLocaleString("en-US");
 
 const count = (number) => {
-  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [size, unit] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (number >= size) return `${Number((number / size).toPrecision(3))}${unit}`;
   }
   return String(Number(number.toPrecision(3)));
