@@ -5,7 +5,6 @@ Names are loaded when they are first used, so that `import andrea` and `andrea -
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import DIALECTS, PRESETS, ModelConfig
@@ -24,6 +23,7 @@ from .errors import (
     StateError,
     TokenizerError,
 )
+from .lazy import on_first_use
 
 if TYPE_CHECKING:
     from ._library import (
@@ -38,21 +38,26 @@ if TYPE_CHECKING:
     from .decoder import Decoder
     from .memory import engine_memory
     from .model import GPT
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "_library": (
+                "CudaInfo",
+                "available_instruction_sets",
+                "cuda_info",
+                "engine_version",
+                "get_num_threads",
+                "instruction_set",
+                "set_num_threads",
+            ),
+            "decoder": ("Decoder",),
+            "memory": ("engine_memory",),
+            "model": ("GPT",),
+        },
+    )
 
 __version__ = "0.1.0"
-
-_LAZY = {
-    "GPT": "model",
-    "Decoder": "decoder",
-    "engine_memory": "memory",
-    "CudaInfo": "_library",
-    "cuda_info": "_library",
-    "engine_version": "_library",
-    "set_num_threads": "_library",
-    "get_num_threads": "_library",
-    "instruction_set": "_library",
-    "available_instruction_sets": "_library",
-}
 
 __all__ = [
     "DIALECTS",
@@ -107,15 +112,3 @@ def engine_info() -> dict[str, Any]:
         "gpu": cuda.device_name if cuda.usable else "",
         "no_gpu": "" if cuda.usable else cuda.reason,
     }
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_LAZY))

@@ -217,6 +217,30 @@ def test_one_variable_is_read() -> None:
     assert re.findall(r"environ\S*?[\"'](\w+)", text) == ["ANDREA_LIBRARY"]
 
 
+LAZY = [
+    path for path in python_sources(ANDREA) if "__dir__ = on_first_use(" in path.read_text("utf-8")
+]
+
+
+@pytest.mark.parametrize("path", LAZY, ids=relative)
+def test_a_type_checker_is_told_the_names_that_are_loaded_when_they_are_used(path: Path) -> None:
+    """And not of a package's `__getattr__`, or it would take every name for a good one."""
+    told, given = set(), set()
+    (choice,) = (
+        node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.If)
+    )
+    assert ast.unparse(choice.test) == "TYPE_CHECKING"
+    for line in choice.body:
+        if isinstance(line, ast.ImportFrom) and line.level:
+            told |= {(line.module, alias.name) for alias in line.names}
+    (hooks,) = choice.orelse
+    assert isinstance(hooks, ast.Assign) and isinstance(hooks.value, ast.Call)
+    package, names = hooks.value.args
+    assert ast.unparse(package) == "__name__"
+    given = {(module, name) for module, some in ast.literal_eval(names).items() for name in some}
+    assert told == given
+
+
 def test_the_reference_needs_numpy_alone() -> None:
     for path in python_sources(TESTS / "reference"):
         text = path.read_text("utf-8")

@@ -6,8 +6,9 @@ when they are first used, so that no lesson waits for the libraries of another.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from andrea.lazy import on_first_use
 
 if TYPE_CHECKING:
     from .counting import (
@@ -25,30 +26,27 @@ if TYPE_CHECKING:
     from .trace_pictures import draw_attention, draw_lens, draw_stream
     from .trace_start import Start, measure_start
     from .trace_tokens import token_labels
-
-_LAZY = {
-    "Comparison": "counting",
-    "Count": "counting",
-    "Kind": "counting",
-    "Operations": "counting",
-    "changed_config": "counting",
-    "count_operations": "counting",
-    "count_parameters": "counting",
-    "draw_shares": "shares",
-    "LogitLens": "lens",
-    "lens_logits": "lens",
-    "logit_lens": "lens",
-    "StreamNorms": "trace",
-    "TokenTrace": "trace",
-    "stream_norms": "trace",
-    "trace_token": "trace",
-    "draw_attention": "trace_pictures",
-    "draw_lens": "trace_pictures",
-    "draw_stream": "trace_pictures",
-    "Start": "trace_start",
-    "measure_start": "trace_start",
-    "token_labels": "trace_tokens",
-}
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "counting": (
+                "Comparison",
+                "Count",
+                "Kind",
+                "Operations",
+                "changed_config",
+                "count_operations",
+                "count_parameters",
+            ),
+            "lens": ("LogitLens", "lens_logits", "logit_lens"),
+            "shares": ("draw_shares",),
+            "trace": ("StreamNorms", "TokenTrace", "stream_norms", "trace_token"),
+            "trace_pictures": ("draw_attention", "draw_lens", "draw_stream"),
+            "trace_start": ("Start", "measure_start"),
+            "trace_tokens": ("token_labels",),
+        },
+    )
 
 __all__ = [
     "Comparison",
@@ -73,15 +71,3 @@ __all__ = [
     "token_labels",
     "trace_token",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_LAZY))

@@ -10,8 +10,9 @@ Plain data out. An experiment is named, built for a vocabulary and run:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from andrea.lazy import on_first_use
 
 if TYPE_CHECKING:
     from .catalogue import build
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from .results import Results
     from .run import Run
     from .runner import Progress, Runner
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "catalogue": ("build",),
+            "experiment": ("Contrast", "Experiment", "Measure", "Variant"),
+            "report": ("write_report",),
+            "results": ("Results",),
+            "run": ("Run",),
+            "runner": ("Progress", "Runner"),
+        },
+    )
 
 NAMES: dict[str, str] = {
     "residual": "with and without skip connections, at several depths",
@@ -32,19 +45,6 @@ NAMES: dict[str, str] = {
     "custom": "whatever --vary names, such as --vary n_layer=2,4,8",
 }
 """The experiments that there are, with what each compares."""
-
-_LAZY = {
-    "build": "catalogue",
-    "Contrast": "experiment",
-    "Experiment": "experiment",
-    "Measure": "experiment",
-    "Variant": "experiment",
-    "write_report": "report",
-    "Results": "results",
-    "Run": "run",
-    "Progress": "runner",
-    "Runner": "runner",
-}
 
 __all__ = [
     "NAMES",
@@ -59,15 +59,3 @@ __all__ = [
     "build",
     "write_report",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_LAZY))
