@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -141,14 +142,18 @@ def lower_loss(better: str, than: str) -> Callable[[OfSeed], float]:
 
 
 def larger(
-    measure: Callable[[Run], float | None], variant: str, than: str
+    measure: Callable[[Run], float | None],
+    variant: str,
+    than: str,
+    *,
+    by: Callable[[float, float], float] = operator.sub,
 ) -> Callable[[OfSeed], float]:
-    """By how much a number of one variant's run is above that of another's."""
+    """By how much a number of one variant's run is above that of another's: `by` of the two."""
 
     def value(runs: OfSeed) -> float:
         one, other = measure(runs[variant]), measure(runs[than])
         if one is None or other is None:
             raise KeyError(variant)
-        return one - other
+        return by(one, other)
 
     return value
