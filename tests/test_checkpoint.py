@@ -171,8 +171,8 @@ def test_a_dialect_comes_back_bit_for_bit(tmp_path: Path, dialect: dict[str, Any
     [
         ({"tie_embeddings": False}, "lm_head.weight is missing, the model needs ("),
         ({"embedding_norm": True}, "ln_emb.weight is missing, the model needs (16,)"),
-        ({"mlp_dim": 2**30}, "h.1.mlp.c_fc.weight is (64, 16), the model needs (1073741824, 16)"),
-        ({"activation": "swiglu", "mlp_dim": 64}, "h.1.mlp.c_fc.weight is (64, 16), the model ne"),
+        ({"mlp_dim": 2**30}, "h.0.mlp.c_fc.weight is (64, 16), the model needs (1073741824, 16)"),
+        ({"activation": "swiglu", "mlp_dim": 64}, "h.0.mlp.c_fc.weight is (64, 16), the model ne"),
     ],
 )
 def test_a_dialect_that_the_tensors_are_not_of_is_refused(

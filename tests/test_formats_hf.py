@@ -263,20 +263,15 @@ def whole_numbers(tensors: Values) -> None:
     tensors["transformer.ln_f.bias"] = np.zeros(32, dtype=np.int32)
 
 
-def both_names(tensors: Values) -> None:
-    tensors["wpe.weight"] = tensors["transformer.wpe.weight"].copy()
-
-
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
         (untied, "lm_head.weight is not the token embedding"),
         (lost, "transformer.h.1.ln_2.bias is missing"),
-        (unknown, "'h.0.attn.rotary' is no tensor of a GPT-2"),
+        (unknown, "'transformer.h.0.attn.rotary' is no tensor of a GPT-2"),
         (narrower, r"ln_f.bias is \(31,\), config.json needs \(32,\)"),
         (turned, r"h.0.mlp.c_fc.weight is \(128, 32\), config.json needs \(32, 128\)"),
         (whole_numbers, "is I32; floating point is needed"),
-        (both_names, "with and without transformer"),
     ],
 )
 def test_other_tensors_are_refused(edit: Callable[[Values], None], told: str, folder: Path) -> None:
@@ -299,8 +294,8 @@ def test_other_tensors_are_refused(edit: Callable[[Values], None], told: str, fo
         ({"n_inner": 64}, r"h.0.mlp.c_fc.weight is \(32, 128\), config.json needs \(32, 64\)"),
         *(({"n_inner": n}, "n_inner ") for n in (0, -128, "128", 128.0, True, [128])),
         ({"n_inner": 10**30}, "mlp_dim must be between"),
-        ({"n_layer": 2**31 - 1}, "no tensors of 2147483647 layers"),
-        ({"n_layer": 3}, "no tensors of 3 layers"),
+        ({"n_layer": 2**31 - 1}, "transformer.h.2.ln_1.weight is missing"),
+        ({"n_layer": 3}, "transformer.h.2.ln_1.weight is missing"),
         ({"n_layer": 1}, "h.1.* is no tensor of a GPT-2"),
         ({"n_layer": -1}, "n_layer must be between"),
         ({"n_head": 5}, "n_head must divide n_embd"),

@@ -6,8 +6,7 @@ GPT-2 keeps its linear weights as [in, out] there.
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, ConfigError, TokenizerError
+from andrea.planning.sizes import each_tensor
 from andrea.runs.tensorfile import Tensor, write_tensor_file
 from andrea.tokenizers import Tokenizer
 
@@ -23,19 +23,17 @@ from .gpt2 import as_gpt2
 from .new_folder import new_folder, write_json
 from .safetensors_file import INDEX, SINGLE, SafetensorsFolder, read_json
 from .tokenizer_json import from_tokenizer_json, marker_of, to_tokenizer_json
-from .weights import LazyTensor, Weights, tensor_shapes
+from .weights import LazyTensor, Weights
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 _TRUNK = "transformer."
 _HEAD = "lm_head.weight"
-# Stored by older versions of the library: the causal mask, which is no parameter.
-_MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 
 
-def stored_name(name: str) -> str:
+def stored_name(name: str, trunk: str = _TRUNK) -> str:
     """A tensor's name in the library's files: the head is beside the trunk."""
-    return name if name == _HEAD else _TRUNK + name
+    return name if name == _HEAD else trunk + name
 
 
 def is_transposed(name: str) -> bool:
@@ -240,30 +238,46 @@ class HFFolder(SafetensorsFolder):
         return self._tokenizer
 
     def _tensors(self, config: ModelConfig) -> dict[str, Tensor]:
-        stored = {name.removeprefix(_TRUNK): name for name in self.names()}
-        if len(stored) < len(self.names()):
-            raise CheckpointError(f"{self.folder}: tensors are there with and without {_TRUNK}")
-        # Before so many names are made.
-        if f"h.{config.n_layer - 1}.ln_1.weight" not in stored:
-            raise CheckpointError(f"{self.folder}: there are no tensors of {config.n_layer} layers")
+        left = set(self.names())
+        # The first GPT-2 was saved as the trunk alone.
+        trunk = _TRUNK if any(name.startswith(_TRUNK) for name in left) else ""
         tensors: dict[str, Tensor] = {}
-        for name, shape in tensor_shapes(config).items():
-            if name not in stored:
-                raise CheckpointError(f"{self.folder}: the tensor {stored_name(name)} is missing")
-            tensor = self.tensor(stored.pop(name))
+        # The first that is missing ends it: a damaged file may claim any number of blocks.
+        for name, shape in each_tensor(config):
+            stored = stored_name(name, trunk)
+            if stored not in left:
+                raise CheckpointError(f"{self.folder}: the tensor {stored} is missing")
+            left.remove(stored)
+            tensor = self.tensor(stored)
             there = shape[::-1] if is_transposed(name) else shape
             if tensor.shape != there:
                 raise CheckpointError(
                     f"{self.folder}: {name} is {tensor.shape}, {CONFIG} needs {there}"
                 )
             tensors[name] = _transposed(tensor) if is_transposed(name) else tensor
-        head = stored.pop(_HEAD, None)
-        if head is not None:
-            self._check_head(self.tensor(head), tensors["wte.weight"])
-        extra = next((name for name in stored if not _MASKS.fullmatch(name)), None)
-        if extra is not None:
-            raise CheckpointError(f"{self.folder}: {extra!r:.80} is no tensor of a GPT-2")
+        if _HEAD in left:
+            left.remove(_HEAD)
+            self._check_head(self.tensor(_HEAD), tensors["wte.weight"])
+        self._check_buffers(sorted(left), trunk, config)
         return tensors
+
+    def _check_buffers(self, names: Iterable[str], trunk: str, config: ModelConfig) -> None:
+        """Refuse what is neither a parameter nor what older versions of the library saved beside
+        them: each block's causal mask, and the number that stands where it is 0."""
+        blocks = {f"{trunk}h.{layer}.attn" for layer in range(config.n_layer)}
+        length = config.block_size
+        for name in names:
+            block, _, kind = name.rpartition(".")
+            buffer = self.buffer(name)
+            if block not in blocks or kind not in ("bias", "masked_bias"):
+                raise CheckpointError(f"{self.folder}: {name!r:.80} is no tensor of a GPT-2")
+            if kind == "masked_bias":
+                if buffer.shape != () or not np.asarray(buffer) <= -9000.0:
+                    raise CheckpointError(f"{self.folder}: {name!r:.80} is no mask's number")
+            elif buffer.shape != (1, 1, length, length) or not np.array_equal(
+                np.asarray(buffer)[0, 0], np.tri(length, dtype=np.float32)
+            ):
+                raise CheckpointError(f"{self.folder}: {name!r:.80} is no causal mask")
 
     def _check_head(self, head: Tensor, embedding: Tensor) -> None:
         if head.shape != embedding.shape or not np.array_equal(

@@ -79,6 +79,7 @@ class LlmcFile(Closing):
                     f"{path} has a damaged header: {vocab_size} tokens, padded to {padded}"
                 )
             self._check_size(config, padded, dtype.itemsize, version)
+            self._check_padding(config, padded, dtype)
             self.weights = Weights(config, self._tensors(config, padded, dtype), tokenizer)
         except BaseException:
             self.close()
@@ -93,6 +94,15 @@ class LlmcFile(Closing):
             raise CheckpointError(
                 f"{self._file.path} has {have:,} bytes, but its header (version {version}, "
                 f"{count:,} parameters) needs {need:,}: it is truncated or damaged"
+            )
+
+    def _check_padding(self, config: ModelConfig, padded: int, dtype: np.dtype[Any]) -> None:
+        used, width = config.vocab_size, config.n_embd
+        offset = _HEADER + dtype.itemsize * used * width
+        if np.asarray(self._file.tensor(offset, (padded - used, width), dtype)).any():
+            raise CheckpointError(
+                f"{self._file.path} is altered: wte.weight has numbers in rows {used} to "
+                f"{padded - 1}, which no token has"
             )
 
     def _tensors(self, config: ModelConfig, padded: int, dtype: np.dtype[Any]) -> dict[str, Tensor]:

@@ -25,8 +25,10 @@ from .weights import LazyTensor
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# Name in the file -> the type of NumPy that holds its bits.
-_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+# Name in the file -> the type of NumPy that holds its bits: of parameters, and of buffers, too.
+_FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+_WHOLE = {"I64": "<i8", "U64": "<u8", "I32": "<i4", "U32": "<u4", "I16": "<i2", "U16": "<u2"}
+_TYPES = {**_FLOATS, **_WHOLE, "I8": "i1", "U8": "u1", "BOOL": "u1"}
 _LARGEST_JSON = 64 << 20
 
 
@@ -102,12 +104,17 @@ class SafetensorsFile(Closing):
         Raises:
             CheckpointError: it is of another type than floating point.
         """
-        place = self.places[name]
-        if place.dtype not in _TYPES:
+        dtype = self.places[name].dtype
+        if dtype not in _FLOATS:
             raise CheckpointError(
-                f"{self.path}: {name!r:.80} is {place.dtype}; floating point is needed: "
-                f"{', '.join(_TYPES)}"
+                f"{self.path}: {name!r:.80} is {dtype}; floating point is needed: "
+                f"{', '.join(_FLOATS)}"
             )
+        return self.buffer(name)
+
+    def buffer(self, name: str) -> LazyTensor:
+        """What is no parameter, of any type, as float32."""
+        place = self.places[name]
         return LazyTensor(place.shape, partial(self._read, place))
 
     def _read(self, place: _Place) -> NDArray[np.float32]:
@@ -126,12 +133,9 @@ class SafetensorsFile(Closing):
 
 
 def _bytes_of(path: Path, name: str, place: _Place) -> int:
-    widths = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1}
-    width = np.dtype(_TYPES[place.dtype]).itemsize if place.dtype in _TYPES else 0
-    width = width or (widths | {"BOOL": 1}).get(place.dtype, 0)
-    if not width:
+    if place.dtype not in _TYPES:
         raise CheckpointError(f"{path}: {name!r:.80} is {place.dtype}, which Andrea can't read")
-    return width * int(np.prod(place.shape, dtype=np.int64))
+    return np.dtype(_TYPES[place.dtype]).itemsize * int(np.prod(place.shape, dtype=np.int64))
 
 
 class SafetensorsFolder(Closing):
@@ -178,6 +182,10 @@ class SafetensorsFolder(Closing):
     def tensor(self, name: str) -> LazyTensor:
         """A tensor as float32, read when it is used."""
         return self._file_of[name].tensor(name)
+
+    def buffer(self, name: str) -> LazyTensor:
+        """What is no parameter, of any type, as float32."""
+        return self._file_of[name].buffer(name)
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError
-from andrea.planning.sizes import parameter_table
+from andrea.planning.sizes import each_tensor
 from andrea.runs.checkpoint import moment_names
 from andrea.runs.tensorfile import Tensor, TensorFile
 
@@ -53,6 +52,7 @@ class Weights:
     """A model's tensors by the names of the engine's table, linear weights as [out, in].
 
     first_moments and second_moments are AdamW's after `step` steps, None where only the parameters
+    are known.
     """
 
     config: ModelConfig
@@ -96,12 +96,7 @@ def _write(tensor: Tensor, target: Array) -> None:
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every parameter, in the order of the engine's table."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for is_block, rows in groupby(parameter_table(config), lambda row: row.name.startswith("h.*.")):
-        table = list(rows)
-        for layer in range(config.n_layer if is_block else 1):
-            shapes.update({row.name.replace("*", str(layer), 1): row.shape for row in table})
-    return shapes
+    return dict(each_tensor(config))
 
 
 def check_shapes(tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
@@ -151,13 +146,10 @@ def of_run(run: RunFolder) -> Weights:
 
 
 def _stored(file: TensorFile, config: ModelConfig, pattern: str) -> dict[str, Tensor]:
-    shapes = file.shapes
-    tensors: dict[str, Tensor] = {}
-    for name in tensor_shapes(config):
-        stored = pattern.format(name)
-        if stored in shapes:
-            tensors[name] = LazyTensor(shapes[stored], partial(_read, file, stored))
-    return tensors
+    return {
+        name: LazyTensor(shape, partial(_read, file, pattern.format(name)))
+        for name, shape in each_tensor(config)
+    }
 
 
 def _read(file: TensorFile, name: str) -> Array:

@@ -6,7 +6,9 @@ For the plan before a run and for `andrea info`; needs no model in memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from andrea.config import ModelConfig
 
@@ -76,6 +78,15 @@ def parameter_table(config: ModelConfig) -> tuple[ParameterRow, ...]:
     if config.final_norm:
         norm("ln_f")
     return tuple(rows)
+
+
+def each_tensor(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every parameter, one by one, in the order of the engine's table."""
+    for is_block, rows in groupby(parameter_table(config), lambda row: row.name.startswith("h.*.")):
+        table = list(rows)
+        for layer in range(config.n_layer if is_block else 1):
+            for row in table:
+                yield row.name.replace("*", str(layer), 1), row.shape
 
 
 def num_parameters(config: ModelConfig) -> int:

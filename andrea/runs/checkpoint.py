@@ -19,7 +19,7 @@ import numpy as np
 from andrea.closing import Closing
 from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, ConfigError
-from andrea.planning.sizes import parameter_table
+from andrea.planning.sizes import each_tensor
 
 from .tensorfile import TensorFile, Tensors, canonical_json, parse_json, write_tensor_file
 
@@ -132,7 +132,7 @@ class Checkpoint(Closing):
 
     @property
     def has_moments(self) -> bool:
-        """Whether training can go on from here; else the file holds weights only."""
+        """Whether AdamW's moments are there; else the file holds weights only."""
         return self.info.state is not None
 
     @property
@@ -162,30 +162,27 @@ class Checkpoint(Closing):
             raise CheckpointError(weights_only(self.path))
         steps = self.optimizer_steps if moments else 0
         self._check_shape(model.config)
-        tensors = state_tensors(model, moments=moments)
-        shapes = self._file.shapes
-        for name, tensor in tensors.items():
-            if shapes.get(name) != tensor.shape:
-                raise CheckpointError(
-                    f"{self.path}: {name} is {shapes.get(name, 'missing')}, "
-                    f"the model needs {tensor.shape}"
-                )
-        for name, tensor in tensors.items():
+        for name, tensor in state_tensors(model, moments=moments).items():
             tensor.fill(partial(self._file.read_into, name))
         model.refresh()
         if moments:
             model.step_count = steps
 
     def _check_tensors(self) -> None:
-        """Refuse a model that the tensors can't fill, before anybody makes memory for it."""
-        model, shapes = self.info.model, self._file.shapes
-        for row in parameter_table(model):
-            name = row.name.replace("*", str(model.n_layer - 1), 1)
-            if shapes.get(name) != row.shape:
-                raise CheckpointError(
-                    f"{self.path}: {name} is {shapes.get(name, 'missing')}, "
-                    f"the model needs {row.shape}"
-                )
+        """Refuse tensors that are not exactly those of the model and of its moments, before anybody
+        makes memory for it."""
+        left = self._file.shapes
+        for pattern in ("{}", *moment_names()) if self.has_moments else ("{}",):
+            # The first that is missing ends it: a damaged model may claim any number of blocks.
+            for parameter, shape in each_tensor(self.info.model):
+                name = pattern.format(parameter)
+                found = left.pop(name, None)
+                if found != shape:
+                    raise CheckpointError(
+                        f"{self.path}: {name} is {found or 'missing'}, the model needs {shape}"
+                    )
+        if left:
+            raise CheckpointError(f"{self.path}: {min(left)!r:.80} is no tensor of its model")
 
     def _check_shape(self, config: ModelConfig) -> None:
         wanted = config.to_full_dict()
