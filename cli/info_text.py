@@ -68,7 +68,8 @@ def _run_rows(run: dict[str, Any]) -> Rows:
     rows = [("run", run["path"]), ("checkpoint", size(run["checkpoint_bytes"]))]
     training = run["training"]
     if training is None:
-        rows.append(("state", "weights only: can be sampled from, not continued"))
+        held = f"weights and moments of step {state['step']:,}" if state else "weights only"
+        rows.append(("state", f"{held}: can be sampled from, not continued"))
     else:
         if training["steps"]:
             rows.append(("step", f"{state.get('step', 0):,} of {training['steps']:,}"))

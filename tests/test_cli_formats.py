@@ -34,13 +34,17 @@ def weights_of(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("format_name", "more"),
-    [("hf", ()), ("llmc", ("--tokenizer", "run")), ("andrea", ("--tokenizer", "run"))],
+    ("format_name", "more", "held"),
+    [
+        ("hf", (), "weights only"),
+        ("llmc", ("--tokenizer", "run"), "weights only"),
+        ("andrea", ("--tokenizer", "run"), "weights and moments of step 30"),
+    ],
 )
 def test_a_model_goes_out_and_comes_back(
-    format_name: str, more: tuple[str, ...], shell: Shell
+    format_name: str, more: tuple[str, ...], held: str, shell: Shell
 ) -> None:
-    """The same bits, the same text."""
+    """The same bits, the same text, and the moments where the format has them."""
     out = f"out.{format_name}"
     said = shell.succeed("export", "run", "--format", format_name, "--out", out)
     assert re.match(rf"wrote out\.{format_name}, [\d.]+ KB: ", said)
@@ -60,8 +64,10 @@ def test_a_model_goes_out_and_comes_back(
         assert files == sorted(path.name for path in second.iterdir())
         for name in files:
             assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    said = shell.succeed("info", back)
+    assert re.search(rf"^state +{held}: can be sampled from, not continued$", said, re.M)
     line = shell.refuse("train", "--resume", back)
-    assert "--init-from" in line
+    assert ("moments but not how" if "moments" in held else held) in line and "--init-from" in line
 
 
 # ---- dialects

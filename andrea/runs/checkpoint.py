@@ -159,7 +159,7 @@ class Checkpoint(Closing):
             CheckpointError: the model has another shape, or moments are asked of a file of weights.
         """
         if moments and not self.has_moments:
-            raise CheckpointError(weights_only(self.path))
+            raise CheckpointError(no_way_on(self.path, self.info))
         steps = self.optimizer_steps if moments else 0
         self._check_shape(model.config)
         for name, tensor in state_tensors(model, moments=moments).items():
@@ -215,10 +215,11 @@ def tokenizer_of(path: Path, info: CheckpointInfo) -> Tokenizer:
     return tokenizer
 
 
-def weights_only(path: Path) -> str:
-    """What to say where a training state is asked of a file without one."""
+def no_way_on(path: Path, info: CheckpointInfo) -> str:
+    """What to say where training is to go on from a file that lacks its state or its settings."""
+    held = "weights only" if info.state is None else "moments but not how they were trained"
     return (
-        f"{path} holds weights only, so no run can go on from it; "
+        f"{path} holds {held}, so no run can go on from it; "
         f"a new one can start from its weights: --init-from {path}"
     )
 

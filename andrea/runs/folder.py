@@ -17,7 +17,7 @@ from andrea.config import ModelConfig
 from andrea.errors import CheckpointError, RunError
 from andrea.training import TrainConfig, TrainState
 
-from .checkpoint import Checkpoint, CheckpointInfo, tokenizer_of, weights_only
+from .checkpoint import Checkpoint, CheckpointInfo, no_way_on, tokenizer_of
 from .incidents import pinned_checkpoints
 from .lock import RunLock
 from .log import SCHEMA, RunLog, newest_run_id, rewind
@@ -150,10 +150,10 @@ class RunFolder(Closing):
         """How the run trains.
 
         Raises:
-            CheckpointError: the file holds weights only.
+            CheckpointError: the file doesn't say: it holds weights only, or was imported.
         """
         if self.info.train is None:
-            raise CheckpointError(weights_only(self.checkpoint_path))
+            raise CheckpointError(no_way_on(self.checkpoint_path, self.info))
         return TrainConfig.from_dict(self.info.train)
 
     def state(self) -> TrainState:
