@@ -19,7 +19,7 @@ _SIZES = {
     True: {"n_layer": 6, "n_head": 2, "n_embd": 32},
     False: {"n_layer": 12, "n_head": 4, "n_embd": 64},
 }
-_STEPS = {True: 200, False: 1000}
+_STEPS = {True: 300, False: 1000}
 # What counts: a learning rate three times as large, a twentieth of a nat.
 _TIMES, _NATS = 3.0, 0.05
 
