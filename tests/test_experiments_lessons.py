@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 
@@ -274,6 +275,22 @@ def test_a_block_that_is_not_needed_is_told(costs: tuple[float, ...], outcome: s
     results = dataclasses.replace(results, runs=tuple(runs))
     assert outcomes(results, "Each block is needed") == results.outcome == outcome
     assert outcomes(results, "next token more often") == "holds"
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_seed_without_a_finite_loss_does_not_tell(broken: float) -> None:
+    """A model without a block may give no loss; the others' numbers are judged all the same."""
+    results = made_up(build("depth", "quick", 257), {})
+    costs = (0.5, 0.1, *(0.2,) * 6)
+    fine = {"without": costs, **{name: (0.3,) * 9 for name in ("previous", "current", "next")}}
+    bad = fine | {"without": (*costs[:7], broken)}
+    runs = [dataclasses.replace(run, after=bad if run.seed else fine) for run in results.runs]
+    results = dataclasses.replace(results, runs=tuple(runs))
+    needed = next(one for one in results.judged if "Each block is needed" in one.contrast.claim)
+    assert needed.effect is not None and needed.effect.values == (0.1,)
+    assert outcomes(results, "the current token less often") == "does not hold"
+    assert [row[1] for row in results.tables()[1].rows][1:4] == ["0.500", "0.100", "0.200"]
+    json.dumps(results.to_dict(), allow_nan=False)
 
 
 # ---- all of them

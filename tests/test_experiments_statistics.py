@@ -71,6 +71,15 @@ def test_equal_numbers_have_a_point_for_an_interval_and_no_effect_size() -> None
     assert verdict.outcome == HOLDS and verdict.why.startswith("0.25 nats, alike in all 3 seeds:")
 
 
+@pytest.mark.parametrize("value", [0.05, 0.1, 0.2, 0.47, math.log(257)])
+@pytest.mark.parametrize("seeds", [3, 5, 6, 7])
+def test_equal_numbers_are_their_own_mean(value: float, seeds: int) -> None:
+    """To the last bit, though a sum of three tenths, divided by three, is more than a tenth."""
+    found = summary([value] * seeds)
+    assert (found.mean, found.sd, found.interval) == (value, 0.0, (value, value))
+    assert judge(found, value, "").outcome == judge_alike(found, value, "").outcome == HOLDS
+
+
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
 def test_what_is_not_finite_has_no_summary(values: list[float]) -> None:
     with pytest.raises(ArgumentError, match="finite numbers"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,14 @@ def depth(mode: str, vocab_size: int, steps: int | None = None) -> Experiment:
 def _of(
     variant: str, name: str, number: Callable[[tuple[float, ...]], float]
 ) -> Callable[[OfSeed], float]:
-    return lambda runs: number(runs[variant].after[name])
+    def value(runs: OfSeed) -> float:
+        numbers = runs[variant].after[name]
+        # The least of numbers, one of which is none, would depend on their order.
+        if not all(map(math.isfinite, numbers)):
+            raise KeyError(name)
+        return number(numbers)
+
+    return value
 
 
 def measure(model: GPT, data: PreparedData) -> dict[str, tuple[float, ...]]:
@@ -193,6 +201,7 @@ def _with_one(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def _columns(results: Results, name: str) -> list[list[float]]:
     """Numbers by place: those of all seeds."""
     rows = [run.after[name] for run in results.runs if name in run.after]
+    rows = [row for row in rows if all(map(math.isfinite, row))]
     return [list(column) for column in zip(*rows, strict=True)]
 
 

@@ -65,9 +65,10 @@ class Contrast:
     """A claim about an effect that each seed gives a number for.
 
     claim: one sentence that names the bound. value: of a seed's runs, above 0 where the claim is
-    right; it raises KeyError where a seed has no answer, as without a run that it needs. bound:
-    the smallest effect that counts, or, with `alike`, the largest difference that doesn't. unit: of
-    both, with a space before it. decides: whether the experiment's verdict needs it.
+    right; it raises KeyError where a seed has no answer, as without a run that it needs, and a
+    value that is not finite is no answer. bound: the smallest effect that counts, or, with
+    `alike`, the largest difference that doesn't. unit: of both, with a space before it. decides:
+    whether the experiment's verdict needs it.
     """
 
     claim: str

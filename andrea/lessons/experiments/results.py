@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,9 +96,11 @@ class Results:
     def _values(self, contrast: Contrast) -> Iterator[float]:
         for runs in self.by_seed().values():
             try:
-                yield contrast.value(runs)
+                value = contrast.value(runs)
             except KeyError:
                 continue
+            if math.isfinite(value):
+                yield value
 
     def table(self) -> Table:
         """A row for each variant: its size, its loss over the seeds, and its measures."""

@@ -65,7 +65,8 @@ def summary(values: Sequence[float]) -> Summary:
     if not values or not all(map(math.isfinite, values)):
         raise ArgumentError(f"a summary needs finite numbers, got {list(values)!r:.60}")
     n = len(values)
-    mean = math.fsum(values) / n
+    # A sum of equal numbers, divided again, may be off by a rounding, and so beside a bound.
+    mean = values[0] if len(set(values)) == 1 else math.fsum(values) / n
     if n == 1:
         return Summary(tuple(values), mean, None, None)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
@@ -115,8 +116,9 @@ def judge_alike(effect: Summary, most: float, unit: str) -> Verdict:
 def all_of(verdicts: Sequence[Verdict]) -> str:
     """The outcome of a claim that is made of several, all of which have to hold.
 
-    No correction for their number is needed: that all hold by chance is less likely than that one
-    does.
+    No correction for their number is made. That all hold by chance is less likely than that one
+    does; but that one of k parts fails by chance, where all are true and just on their bounds, is
+    up to k times as likely as of one, (1 - LEVEL) / 2.
     """
     outcomes = [verdict.outcome for verdict in verdicts]
     if FAILS in outcomes:
