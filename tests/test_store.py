@@ -123,6 +123,51 @@ def test_resuming_an_older_one_loses_nothing(tmp_path: Path) -> None:
         assert run.state().step == 10
 
 
+def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
+    """Two ways are tried from one checkpoint: the end of the first is there after the second."""
+    folder = tmp_path / "run"
+    trained(folder)
+    ends = [checkpoint(folder, 12).read_bytes()]
+    for learning_rate in (1e-4, 1e-3):
+        model = small_model()
+        with RunFolder.open(checkpoint(folder, 9)) as run:
+            config = small_config(steps=12, learning_rate=learning_rate)
+            state = run.resume(model, config=config)
+            for _ in train(model, small_data(), config, run=run, state=state):
+                pass
+        ends.append(checkpoint(folder, 12).read_bytes())
+    kept = [path.read_bytes() for path in (folder / "checkpoints").iterdir()]
+    assert len(set(ends)) == 3 and set(ends) <= set(kept)
+
+
+def test_a_checkpoint_with_the_name_of_another_step_is_passed_over(tmp_path: Path) -> None:
+    """It is not newer than those whose names are right."""
+    folder = tmp_path / "run"
+    trained(folder)
+    wrong = checkpoint(folder, 77)
+    checkpoint(folder, 9).rename(wrong)
+    with RunFolder.open(folder) as run:
+        assert run.state().step == 12
+        assert [f"{wrong} was renamed, for it holds step 9" in line for line in run.damaged] == [
+            True
+        ]
+    with RunFolder.open(wrong) as run:
+        assert run.state().step == 9
+    checkpoint(folder, 12).unlink()
+    with pytest.raises(CheckpointError, match="holds step 9: give it the name of its step"):
+        RunFolder.open(folder)
+
+
+def test_a_pipe_in_place_of_a_checkpoint_holds_up_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    trained(folder)
+    os.mkfifo(checkpoint(folder, 15))
+    (folder / "checkpoints" / "step-00000018.safetensors").mkdir()
+    with RunFolder.open(folder) as run:
+        assert run.state().step == 12
+        assert ["it is not a file" in line for line in run.damaged] == [True, True]
+
+
 def test_where_all_are_damaged_that_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     trained(folder)
@@ -137,10 +182,13 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     trained(folder)
     left = folder / "checkpoints" / "step-00000015.safetensors.tmp"
     left.write_bytes(b"half")
+    notes = folder / "checkpoints" / "notes.tmp"
+    notes.write_text("somebody's own")
     with RunFolder.open(folder) as run:
         assert left.exists(), "reading changes nothing"
         run.resume(small_model(), config=small_config(steps=15))
         assert not left.exists()
+    assert notes.exists(), "what others put there is theirs"
 
 
 def test_a_save_that_fails_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

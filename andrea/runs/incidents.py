@@ -83,7 +83,7 @@ def record_incident(
             write_all(descriptor, encode(incident))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-    left = folder.glob("*.tmp")  # by processes that were killed
+    left = folder.glob("step-*.npz.tmp")  # by processes that were killed
     for old in (*left, *incident_paths(run)[_KEPT_FIRST:-_KEPT_LAST]):
         with contextlib.suppress(OSError):
             old.unlink()

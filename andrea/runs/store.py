@@ -19,6 +19,7 @@ FOLDER_NAME = "checkpoints"
 SET_ASIDE = ".set-aside"
 
 _NAME = re.compile(r"step-(\d+)\.safetensors")
+_UNFINISHED = "step-*.safetensors.tmp"
 # How often to look again when a run that trains meanwhile replaces what was just listed.
 _ATTEMPTS = 10
 
@@ -53,7 +54,7 @@ class CheckpointStore:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot make the folder {self.folder}: {error.strerror}") from error
-        for left in self.folder.glob("*.tmp"):
+        for left in self.folder.glob(_UNFINISHED):
             with contextlib.suppress(OSError):
                 left.unlink()
 
@@ -69,7 +70,7 @@ class CheckpointStore:
             damaged: list[str] = []
             for path in paths:
                 try:
-                    return Checkpoint(path), tuple(damaged)
+                    return _open_as_named(path), tuple(damaged)
                 except CheckpointError as error:
                     damaged.append(str(error))
             if not any(path.exists() for path in paths):
@@ -85,7 +86,8 @@ class CheckpointStore:
         )
 
     def set_aside(self, is_meant: Callable[[int], bool]) -> tuple[Path, ...]:
-        """Rename the checkpoints of such steps, so that no run goes on from them; none is lost.
+        """Rename the checkpoints of such steps, so that no run goes on from them; none is lost, nor
+        is any that was set aside before.
 
         Raises:
             RunError: the folder refuses.
@@ -93,7 +95,7 @@ class CheckpointStore:
         moved = []
         for path in self.paths():
             if is_meant(step_of_name(path.name)):
-                target = path.with_name(path.name + SET_ASIDE)
+                target = _free(path.with_name(path.name + SET_ASIDE))
                 try:
                     os.replace(path, target)
                 except OSError as error:
@@ -107,6 +109,32 @@ class CheckpointStore:
             if path not in also:
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+def _open_as_named(path: Path) -> Checkpoint:
+    """A checkpoint of the step that its name says: by the names the newest is found.
+
+    Raises:
+        CheckpointError: it is damaged, or of another step.
+    """
+    checkpoint = Checkpoint(path)
+    step = (checkpoint.info.state or {}).get("step", step_of_name(path.name))
+    if step != step_of_name(path.name):
+        checkpoint.close()
+        raise CheckpointError(
+            f"{path} was renamed, for it holds step {step!r:.20}: give it the name of its step, "
+            "or name the file itself"
+        )
+    return checkpoint
+
+
+def _free(path: Path) -> Path:
+    """This path, or the first numbered one that nobody has taken."""
+    free, number = path, 1
+    while os.path.lexists(free):
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
 
 
 def step_of_name(name: str) -> int:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -145,6 +146,9 @@ class TensorFile(Closing):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            # To open a pipe that nobody writes to would wait for ever.
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise CheckpointError(f"cannot read {path}: it is not a file")
             self._file = path.open("rb")
         except OSError as error:
             raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
