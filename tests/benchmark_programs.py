@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from patience import PATIENCE
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 SMALL = "V65,T32,L2,d32,h2,B2"
 
@@ -22,7 +24,7 @@ SMALL = "V65,T32,L2,d32,h2,B2"
 def run(script: str, *arguments: object) -> str:
     """What a program prints; it must end well."""
     command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -30,7 +32,7 @@ def run(script: str, *arguments: object) -> str:
 def refusal(script: str, *arguments: object) -> str:
     """What a program that can't do as it is told says, in one line and without a traceback."""
     command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
     return line

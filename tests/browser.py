@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE
+
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_SECONDS = 60.0
 
 
 def program() -> str:
@@ -73,7 +74,7 @@ class Browser:
         os.close(self._in)
         os.close(self._out)
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -85,7 +86,7 @@ class Browser:
         if session is not None:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode("ascii") + b"\0")
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             answer = self._receive(deadline)
             if answer.get("id") == self._number:
@@ -95,7 +96,7 @@ class Browser:
 
     def wait_for(self, method: str, session: str) -> None:
         """Wait for an event of a page."""
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not any(
             one.get("method") == method and one.get("sessionId") == session for one in self.events
         ):
@@ -164,7 +165,7 @@ class Page:
 
     def wait_until(self, expression: str) -> None:
         """Wait until a JavaScript expression is true, over reloads of the page."""
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not self._is_true(expression):
             assert time.monotonic() < deadline, f"never came: {expression}"
             time.sleep(0.05)

@@ -15,9 +15,7 @@ from typing import IO, Any
 import pytest
 
 from andrea.cli import main
-
-# How long a command may take. A build of the engine with sanitizers is slow: its tests wait longer.
-PATIENCE = 60.0 * float(os.environ.get("ANDREA_TEST_PATIENCE", "1"))
+from patience import PATIENCE
 
 ANDREA = str(Path(sysconfig.get_path("scripts")) / "andrea")
 

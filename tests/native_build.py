@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
+
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
-TIMEOUT = 600
+TIMEOUT = 4 * PATIENCE  # a build's, or that of a run of tests
 
 
 def find_tool(*names: str) -> str:

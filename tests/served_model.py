@@ -15,7 +15,8 @@ import andrea
 from andrea.runs.folder import RunFolder
 from andrea.tokenizers import Tokenizer, train_tokenizer
 from andrea.training import TrainState
-from cli_process import PATIENCE, Shell
+from cli_process import Shell
+from patience import PATIENCE
 from small_runs import small_config
 
 BLOCK_SIZE = 64

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmark_programs import BENCHMARKS, SMALL, check_figures, check_table, module, run
+from patience import PATIENCE
 
 DOCS = BENCHMARKS.parent / "docs"
 
@@ -119,7 +120,7 @@ def test_bad_arguments_are_refused_in_a_line() -> None:
         ("ops.py", "--attempts", "0"),
     ):
         command = [sys.executable, str(BENCHMARKS / script), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 2, arguments
         assert arguments[0] in done.stderr.splitlines()[-1]
 

@@ -12,6 +12,7 @@ import pytest
 
 from benchmark_programs import BENCHMARKS, SMALL, check_figures, check_table, run
 from gpu import require_gpu
+from patience import PATIENCE
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,7 +71,7 @@ def test_launches_of_a_step_are_those_of_the_roofline(tmp_path: Path) -> None:
     expected = json.loads(file.read_text("utf-8"))["launches"]
     sizes = ["65", "32", "2", "32", "2", "2"]
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCHES, *sizes], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", LAUNCHES, *sizes], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert list(map(int, done.stdout.split())) == [expected] * 3

@@ -25,6 +25,7 @@ from andrea.errors import CheckpointError
 from andrea.runs.checkpoint import Checkpoint, CheckpointInfo, save_checkpoint
 from andrea.runs.tensorfile import write_tensor_file
 from andrea.training import train
+from patience import PATIENCE
 from small_runs import small_config, small_data, small_model, small_tokenizer, state_bytes
 
 
@@ -411,7 +412,7 @@ def start_saving(path: Path, limit: int = 0) -> subprocess.Popen[str]:
 def test_a_real_file_size_limit_keeps_the_old_checkpoint(saved: Path) -> None:
     good = saved.read_bytes()
     process = start_saving(saved, limit=len(good) // 2)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert "File too large; the checkpoint before it is intact" in output
     assert saved.read_bytes() == good
@@ -431,7 +432,7 @@ def test_a_killed_process_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
             time.sleep(0.001)
         time.sleep(moments.uniform(0.01, 0.2))
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE)
         process.stdout.close()
         with Checkpoint(path) as checkpoint:
             assert checkpoint.info.state is not None

@@ -11,6 +11,7 @@ import andrea
 from andrea.errors import CheckpointError
 from andrea.runs import RunFolder, writer
 from andrea.training import TrainState, train
+from patience import PATIENCE
 from small_runs import small_config, small_data, small_model, small_run
 
 
@@ -21,7 +22,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     write = writer.write_checkpoint
 
     def wait_and_write(*arguments: object) -> int:
-        assert opened.wait(60)
+        assert opened.wait(PATIENCE)
         return write(*arguments)
 
     monkeypatch.setattr(writer, "write_checkpoint", wait_and_write)

@@ -12,6 +12,7 @@ import pytest
 from andrea.cli.experiment_text import result_lines
 from andrea.lessons.experiments import build
 from cli_process import Shell
+from patience import PATIENCE
 from test_experiments_lessons import LAW, lawful, made_up
 
 TINY = ("--vary", "n_embd=8", "--vary", "n_head=2", "--vary", "block_size=8")
@@ -78,7 +79,7 @@ def test_ctrl_c_keeps_what_was_measured(shell: Shell) -> None:
         if line.startswith(b"seed 0"):
             process.send_signal(signal.SIGINT)
             break
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, b"")
     assert b"early)" in rest
     found = json.loads((Path(shell.folder) / "cut" / "results.json").read_text("utf-8"))
@@ -93,7 +94,7 @@ def test_ctrl_c_before_anything_is_measured_leaves_nothing(shell: Shell) -> None
         if line.startswith(b"folder"):
             process.send_signal(signal.SIGINT)
             break
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors.strip()) == (130, b"")
     assert not (shell.folder / "nothing").exists()
 

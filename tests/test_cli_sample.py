@@ -16,6 +16,7 @@ from andrea.runs.folder import RunFolder
 from andrea.sampling import SamplingConfig
 from andrea.writing import generate_text, generate_texts
 from cli_process import ANDREA, TEXT, TINY, Shell, checkpoints, listen_to_interrupts
+from patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def test_a_closed_pipe_is_quiet(shell: Shell) -> None:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(20)
     process.stdout.close()
-    assert process.wait(timeout=30) in (0, 1)
+    assert process.wait(timeout=PATIENCE) in (0, 1)
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -155,7 +156,7 @@ def test_an_interrupt_is_quiet(shell: Shell) -> None:
     ) as process:
         assert process.stdout is not None and process.stdout.read(20)
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert error.strip() == b""
 
@@ -186,7 +187,7 @@ def test_interactive_leaves_quietly_at_an_interrupt(shell: Shell) -> None:
         assert process.stderr is not None and b"Ctrl-D ends" in process.stderr.readline()
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE) == 0
         assert process.stderr.read().strip() == b""
 
 

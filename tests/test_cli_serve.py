@@ -7,7 +7,6 @@ import json
 import signal
 import socket
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from andrea.serving import server as serving
 from cli_process import Shell
 from extras import needs
+from patience import wait_until
 from served_model import ENDLESS, Server, byte_run
 
 pytestmark = needs("starlette", "uvicorn", extra="serve")
@@ -47,8 +47,7 @@ class _Request(threading.Thread):
         self.status = 0
         self.told = b""
         self.start()
-        while server.ask("/health")[2]["writing"] == 0:
-            time.sleep(0.01)
+        wait_until(lambda: server.ask("/health")[2]["writing"] > 0, "the answer's beginning")
 
     def run(self) -> None:
         connection = self._server.connect()
@@ -92,14 +91,21 @@ def test_patience_ends(shell: Shell) -> None:
     assert request.status == 503 and "stopping" in json.loads(request.told)["error"]["message"]
 
 
+def begins_nothing(server: Server) -> bool:
+    """Whether nobody listens any more."""
+    try:
+        server.ask("/v1/completions", {"prompt": "a"})
+    except OSError:
+        return True
+    return False
+
+
 def test_it_begins_nothing_while_it_stops_and_a_second_interrupt_ends_it(shell: Shell) -> None:
     with Server(shell, shell.folder / "toy", "--max-tokens", "100000000") as server:
         request = _Request(server, 100_000_000, stream=True)
         server.stop(signal.SIGINT)
         assert server.process.stderr is not None and server.process.stderr.readline()
-        time.sleep(0.3)
-        with pytest.raises(OSError):
-            server.ask("/v1/completions", {"prompt": "a"})
+        wait_until(lambda: begins_nothing(server), "the end of its listening")
         server.stop(signal.SIGINT)
         code, _, err = server.ended()
         request.join()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cli_process import ANDREA, SLOW_RUN, TINY_RUN, Shell
+from patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def run_in_terminal(
     )
     os.close(terminal)
     written = b""
-    while select.select([master], [], [], 60)[0]:
+    while select.select([master], [], [], PATIENCE)[0]:
         try:
             data = os.read(master, 65536)
         except OSError:  # Linux's way to say that the other end was closed
@@ -48,7 +49,7 @@ def run_in_terminal(
             break
         written += data
     os.close(master)
-    return process.wait(timeout=60), written.decode("utf-8")
+    return process.wait(timeout=PATIENCE), written.decode("utf-8")
 
 
 @pytest.mark.parametrize("columns", [80, 200])

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import pytest
 
 import side_jobs
 from native_build import build, configure, copy_sources, find_tool, run
+from patience import PATIENCE
 from test_library_build import declared_functions, linux_only, symbols
 
 
@@ -127,7 +127,7 @@ def python(library: Path, code: str, **environment: str) -> str:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -159,8 +159,8 @@ def test_without_a_gpu_it_falls_back_to_the_cpu_and_says_why(library: Path) -> N
 def test_it_loads_in_a_few_milliseconds(library: Path) -> None:
     """A library linked to cuBLASLt would take half a second, and a process of its own."""
     code = (
-        "import ctypes, sys, time; begin = time.perf_counter(); ctypes.CDLL(sys.argv[1]);"
-        "print(time.perf_counter() - begin)"
+        "import ctypes, sys, time; begin = time.process_time(); ctypes.CDLL(sys.argv[1]);"
+        "print(time.process_time() - begin)"
     )
     seconds = []
     for _ in range(5):
@@ -168,7 +168,6 @@ def test_it_loads_in_a_few_milliseconds(library: Path) -> None:
             [sys.executable, "-c", code, library], capture_output=True, text=True, check=True
         )
         seconds.append(float(done.stdout))
-        time.sleep(0.05)
     assert min(seconds) < 0.05
     assert library.stat().st_size < 16 << 20
 

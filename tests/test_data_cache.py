@@ -19,6 +19,7 @@ from andrea.data import PreparedData, prepare
 from andrea.data.cache import TokenCache, read_sealed, write_sealed
 from andrea.errors import DataError, TokenizerError
 from andrea.tokenizers import ByteTokenizer, CharTokenizer, tokenizer_from_dict
+from patience import PATIENCE
 
 TEXT = "Call me Ishmael. Some years ago, never mind how long precisely. " * 50
 
@@ -244,7 +245,7 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -298,7 +299,7 @@ print(prepared.fingerprint, int(prepared.train.sum()))
 def test_many_processes_at_once(book: Path, cache: Path) -> None:
     command = [sys.executable, "-c", COUNT, str(book), str(cache)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    results = [process.communicate(timeout=60)[0] for process in started]
+    results = [process.communicate(timeout=PATIENCE)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 4
     assert results[0] and len(set(results)) == 1
     assert not list(cache.glob("unfinished-*"))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import andrea
+from patience import PATIENCE
 
 STATUS = Path("/proc/self/status")
 pytestmark = pytest.mark.skipif(
@@ -63,7 +64,7 @@ def run(code: str, *arguments: Path) -> list[float]:
         env={**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return [float(number) for number in done.stdout.split()]

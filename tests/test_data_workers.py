@@ -6,7 +6,6 @@ import operator
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from andrea.data.encoding import BatchEncoder, Segment
 from andrea.data.workers import map_in_order
 from andrea.errors import TokenizerError
 from andrea.tokenizers import ByteTokenizer, CharTokenizer, train_tokenizer
+from patience import PATIENCE, wait_until
 
 TEXT = "It was the best of times, it was the worst of times, naïve 猫 and all.\n"
 
@@ -136,10 +136,7 @@ def test_processes_end_when_the_first_is_killed() -> None:
         pids = [int(first.stdout.readline()) for _ in range(2)]
         assert all(map(is_running, pids))
         first.kill()
-    deadline = time.monotonic() + 30
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(is_running, pids))
+    wait_until(lambda: not any(map(is_running, pids)), "the end of the others")
 
 
 # ---- a whole text
@@ -230,7 +227,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["once", str(len(TEXT.encode()) * 27 + 1)]

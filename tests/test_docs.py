@@ -19,6 +19,7 @@ import pytest
 from andrea._library import library_path
 from native_build import REPOSITORY, c_compiler, find_tool, run
 from pages import Block, blocks_of, environment
+from patience import PATIENCE
 
 PAGES = [
     *(
@@ -87,7 +88,7 @@ def test_shell_commands(page: Path, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=4 * PATIENCE,
     )
     assert done.returncode == 0, done.stdout[-4000:]
     assert "Traceback" not in done.stdout, done.stdout[-4000:]

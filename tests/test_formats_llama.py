@@ -23,6 +23,7 @@ from andrea.sampling import SamplingConfig
 from andrea.tokenizers import CarriedTokenizer, Tokenizer, train_tokenizer
 from andrea.writing import generate_text
 from extras import needs
+from patience import PATIENCE
 from reference import activations, gpt
 from reference.compare import assert_close
 from small_weights import (
@@ -74,7 +75,7 @@ class LlamaCpp:
             settings.flash_attn_type = off
         self.server = xllamacpp.Server(settings)
         address = self.server.listening_address.removeprefix("http://")
-        self.connection = http.client.HTTPConnection(address, timeout=60)
+        self.connection = http.client.HTTPConnection(address, timeout=PATIENCE)
 
     def ask(self, path: str, **question: Any) -> dict[str, Any]:
         self.connection.request(

@@ -22,6 +22,7 @@ from andrea.training import TrainState, train
 from cli_process import TINY
 from faults.disk import Child, Nursery, Outcome, open_nursery, rule
 from faults.rehearsal import Rehearsal, kinds_of_calls, log, losses
+from patience import wait_until
 from small_runs import small_config, small_data, small_model, small_run
 
 ALL_OF_RUN = "*/run/*"
@@ -195,10 +196,7 @@ def test_an_end_at_every_call_of_preparation(short: Rehearsal, action: str) -> N
 
 def wait_for(child: Child, words: str) -> None:
     """Until the child has printed some words."""
-    end = time.monotonic() + 60
-    while words not in child.out:
-        assert time.monotonic() < end, child.out
-        time.sleep(0.01)
+    wait_until(lambda: words in child.out, words)
 
 
 def test_a_signal_to_save_saves_and_goes_on(nursery: Nursery, long: Rehearsal) -> None:

@@ -25,6 +25,7 @@ from andrea.lessons.experiments.custom import custom, parse_vary
 from extras import needs
 from native_build import REPOSITORY, find_tool
 from pages import Block, blocks_of, environment
+from patience import PATIENCE
 
 LESSONS = REPOSITORY / "docs" / "lessons"
 FIGURES = LESSONS / "figures"
@@ -96,7 +97,7 @@ def printed_by(block: Block) -> list[str]:
                     main.main(words, prog_name="andrea")
                 assert not ended.value.code, f"{block}: {line}"
             else:
-                subprocess.run([find_tool("bash", "sh"), "-c", line], check=True, timeout=60)
+                subprocess.run([find_tool("bash", "sh"), "-c", line], check=True, timeout=PATIENCE)
     printed.seek(0)
     return printed.read().splitlines()
 

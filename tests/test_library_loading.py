@@ -16,6 +16,7 @@ import pytest
 import andrea
 from andrea import _library
 from native_build import c_compiler, run
+from patience import PATIENCE
 
 FUNCTIONS = sorted(name for name in dir(_library.lib) if name.startswith("mg_"))
 
@@ -28,7 +29,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 

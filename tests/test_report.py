@@ -22,6 +22,7 @@ from andrea.reporting.metrics import Metrics
 from andrea.reporting.page import render
 from andrea.reporting.writer import ReportWriter, write_report
 from cli_process import ANDREA, Shell
+from patience import PATIENCE
 from run_logs import evaluation, event, loss_at, sample, start, step_event, whole_run, write_log
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\"'`${1}\u2028\x00"
@@ -388,6 +389,6 @@ def test_a_reader_that_stops_early_is_no_error(shell: Shell) -> None:
         env=shell.environment({}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.stdout.startswith("step,") and done.stderr == ""

@@ -21,7 +21,7 @@ from pathlib import Path
 from andrea.runs.lock import RunLock
 lock = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 

@@ -16,6 +16,7 @@ from andrea.serving.chat import TEMPLATES
 from andrea.serving.requests import Served
 from andrea.serving.writer import BatchWriter
 from extras import needs
+from patience import PATIENCE
 from served_model import BLOCK_SIZE, byte_model, byte_tokenizer
 
 pytestmark = needs("starlette", extra="serve")
@@ -42,7 +43,7 @@ async def ask(
     async def receive() -> Any:
         if parts:
             return parts.pop()
-        await asyncio.sleep(60)
+        await asyncio.sleep(2 * PATIENCE)
 
     async def send(message: Any) -> None:
         told.append(message)
@@ -55,7 +56,7 @@ async def ask(
         "query_string": b"",
         "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
     }
-    await asyncio.wait_for(service.application()(scope, receive, send), 30)  # type: ignore[arg-type]
+    await asyncio.wait_for(service.application()(scope, receive, send), PATIENCE)  # type: ignore[arg-type]
     return told[0]["status"], dict(told[0]["headers"]), b"".join(m["body"] for m in told[1:])
 
 

@@ -17,6 +17,7 @@ from andrea.serving.errors import RequestError
 from andrea.serving.text import GrowingText, Piece, Wish
 from andrea.serving.writer import BatchWriter
 from andrea.writing import generate_texts
+from patience import PATIENCE
 from served_model import BLOCK_SIZE, byte_model, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -211,7 +212,7 @@ class Reader:
         self._queue.put((index, piece))
 
     def read(self) -> Piece | Exception:
-        index, piece = self._queue.get(timeout=30)
+        index, piece = self._queue.get(timeout=PATIENCE)
         if isinstance(piece, Exception):
             self.ends[index] = piece
             return piece

@@ -17,6 +17,7 @@ from andrea.sampling import SamplingConfig
 from andrea.writing import generate_texts
 from cli_process import Shell
 from extras import needs
+from patience import PATIENCE, wait_until
 from served_model import BLOCK_SIZE, ENDLESS, Server, byte_model, byte_run, byte_tokenizer
 
 pytestmark = needs("starlette", "uvicorn", extra="serve")
@@ -40,7 +41,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def client(server: Server) -> Any:
     openai = pytest.importorskip("openai", reason="openai's client is not installed")
-    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(
+        base_url=f"{server.address}/v1", api_key="none", max_retries=0, timeout=PATIENCE
+    )
 
 
 def expected(prompt: str, count: int = 1, max_tokens: int = 30, seed: int = 0) -> list[str]:
@@ -209,13 +212,12 @@ def test_many_clients_at_once(client: Any) -> None:
 
 def until(server: Server, **wanted: int) -> None:
     """Wait for so many texts that are written, or that wait."""
-    deadline = time.monotonic() + 30
-    while True:
-        told = server.ask("/health")[2]
-        if all(told[name] == number for name, number in wanted.items()):
-            return
-        assert time.monotonic() < deadline, (told, wanted)
-        time.sleep(0.02)
+
+    def told() -> bool:
+        health = server.ask("/health")[2]
+        return all(health[name] == number for name, number in wanted.items())
+
+    wait_until(told, wanted)
 
 
 def endless(**changes: Any) -> dict[str, Any]:
@@ -271,7 +273,7 @@ def test_what_is_too_large_is_refused(server: Server) -> None:
 def test_what_is_far_too_large_is_cut_off(server: Server, field: str) -> None:
     """By its length before it comes; without one, once it has come for too long."""
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sender:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sender:
         sender.sendall(f"{head}\r\n{field}\r\n\r\n".encode())
         if "chunked" in field:
             with pytest.raises(ConnectionError):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from native_build import REPOSITORY, cxx_compiler, run
+from patience import PATIENCE
 
 NATIVE = REPOSITORY / "native"
 SIM = NATIVE / "sim"
@@ -81,7 +82,7 @@ def start(program: Path, case: str, **environment: str) -> subprocess.CompletedP
         env={**os.environ, **SANITIZER_OPTIONS, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 

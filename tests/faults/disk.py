@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from native_build import c_compiler, run
+from patience import PATIENCE
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -169,7 +170,7 @@ class Nursery:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=PATIENCE)
 
 
 @contextmanager
