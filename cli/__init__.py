@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from .errors import one_line_errors
+from .streams import open_missing_streams
 
 __all__ = ["main"]
 
@@ -48,6 +49,16 @@ class Program(click.Group):
             return None
         command: click.Command = importlib.import_module(f".{cmd_name}", __name__).command
         return command
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the program, with streams to write to."""
+        open_missing_streams()
+        return super().main(*args, **extra)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the options of the group, some of which print."""
+        with one_line_errors(debug=False):
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand; failures become one line and an exit code."""

@@ -49,6 +49,7 @@ def command(click_context: click.Context, /, **options: Any) -> None:
     text, the machine and the time.
     """
     from .screen.display import open_display
+    from .screen.steady_display import SteadyDisplay
     from .training.settings import settle
     from .training.signals import StopSignals
 
@@ -61,8 +62,9 @@ def command(click_context: click.Context, /, **options: Any) -> None:
         from .training.new_run import start
     else:
         from .training.resumed_run import start
-    display = open_display()
-    with StopSignals(before_exit=display.close) as stop:
+    stop = StopSignals(before_exit=lambda: display.close())
+    display = SteadyDisplay(open_display(), lambda: stop.requested)
+    with stop:
         try:
             code = start(options, display, stop)
         finally:

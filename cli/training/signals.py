@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM: while training the first one saves and stops, a second one exits at once.
-SIGUSR1: saves and goes on.
+"""Ctrl-C, SIGTERM and a closed terminal: while training the first one saves and stops, a second
+Ctrl-C or SIGTERM exits at once. SIGUSR1: saves and goes on.
 
 A step of a large model can hold the main thread inside the engine for minutes, where Python runs no
 signal handler; so a thread listens at the interpreter's wake-up socket and acts without waiting.
@@ -16,10 +16,16 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
-_SAVING: tuple[signal.Signals, ...] = tuple(
-    number for name in ("SIGUSR1",) if (number := getattr(signal, name, None)) is not None
-)
+
+def _known(*names: str) -> tuple[signal.Signals, ...]:
+    """Those of the signals that this system has."""
+    return tuple(number for name in names if (number := getattr(signal, name, None)) is not None)
+
+
+_SAVING = _known("SIGUSR1")
+# A terminal that closes may say so twice, and is no reason to hurry.
+_HANGING_UP = _known("SIGHUP")
+_STOPPING = (signal.SIGINT, signal.SIGTERM, *_HANGING_UP)
 # Where nothing is to be saved, the main thread gets so long to clean up behind itself.
 _GRACE_SECONDS = 2.0
 
@@ -75,7 +81,9 @@ class StopSignals:
         for number in _SAVING:
             self._previous_handlers[number] = signal.signal(number, self._handle_save)
         for number in _STOPPING:
-            self._previous_handlers[number] = signal.signal(number, self._handle)
+            # nohup has it ignored, for the run to outlive its terminal.
+            if number not in _HANGING_UP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -122,6 +130,8 @@ class StopSignals:
             if number not in _STOPPING:
                 continue
             if first is not None:
+                if number in _HANGING_UP:
+                    continue
                 self._exit(number)
             first = number
             if self._on_request is not None:
