@@ -97,6 +97,9 @@ def test_plain_output_has_no_control_codes(shell: Shell) -> None:
 def test_standard_input(shell: Shell) -> None:
     output = shell.succeed("train", "-", *TINY_RUN, "--steps", "2", "--out", "piped", stdin=TEXT)
     assert "standard input: 1 document" in output
+    assert rows(output, "continue") == ["andrea train --resume piped TEXT --steps 4"]
+    line = shell.refuse("train", "--resume", "piped", "book.txt", "--steps", "2")
+    assert line.endswith("to go on: andrea train --resume piped TEXT --steps 4\n")
     line = shell.refuse("train", "--resume", "piped", "--steps", "3")
     assert "standard input" in line and "--resume piped TEXT" in line
     output = shell.succeed("train", "--resume", "piped", "book.txt", "--steps", "3")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..screen.display import Display, Progress
 from ..screen.formats import duration
+from ..texts import STANDARD_INPUT
 from .signals import StopSignals
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ class Session:
         best = ""
         if state.best_loss is not None and state.best_step is not None:
             best = f"; best validation loss {state.best_loss:.4f}, at step {state.best_step:,}"
-        more = "" if not is_complete else f" {go_on(self.config, state)}"
+        more = go_on(self.config, state) if is_complete else ""
         self.display.line()
         self.display.line(f"{what}: {state.step:,} steps, {duration(seconds)}{best}", style="bold")
         if reason is not None:
@@ -219,13 +220,22 @@ class Session:
             [
                 ("write", f"andrea sample {folder}{' --best' if is_older else ''}"),
                 *self._report_row(),
-                ("continue", f"andrea train --resume {folder}{more}"),
+                ("continue", resume_command(self.run, more)),
             ]
         )
 
     def _report_row(self) -> list[tuple[str, str]]:
         path = self.run.path / "report.html"
         return [("look", shell_path(path))] if path.exists() else []
+
+
+def resume_command(run: RunFolder, more: str = "") -> str:
+    """The command that goes on with a run, with more options.
+
+    Standard input cannot be read again: TEXT stands for what has to be named in its place.
+    """
+    text = "TEXT" if STANDARD_INPUT in run.info.record.get("sources", ()) else ""
+    return " ".join(filter(None, ["andrea train --resume", shell_path(run.path), text, more]))
 
 
 def go_on(config: TrainConfig, state: TrainState) -> str:

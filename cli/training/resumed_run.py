@@ -13,7 +13,7 @@ from ..screen.formats import duration
 from ..texts import TextRequest, data_record, prepare_text, text_rows
 from . import about_run, config_file
 from .changes import Changes, rate_change, refuse_new_shape
-from .follow import Session, go_on, shell_path
+from .follow import Session, go_on, resume_command, shell_path
 from .plan_rows import machine_row, model_rows, resource_rows
 from .resources import Resources
 from .settings import refusal
@@ -123,8 +123,7 @@ def _refuse_nothing_to_do(config: TrainConfig, run: RunFolder) -> None:
     if config.budget.is_spent(state.step, state.elapsed, closing=0.0, step_seconds=0.0):
         length = f"{config.steps:,} steps" if config.steps else duration(config.seconds or 0)
         raise Failure(
-            f"{path} has done its {length}; to go on: "
-            f"andrea train --resume {path} {go_on(config, state)}"
+            f"{path} has done its {length}; to go on: {resume_command(run, go_on(config, state))}"
         )
 
 
