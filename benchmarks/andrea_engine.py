@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import numpy as np
 from shapes import Shape
@@ -19,6 +20,7 @@ def _model(shape: Shape, precision: str, threads: int, device: str) -> andrea.GP
         n_layer=shape.n_layer,
         n_head=shape.n_head,
         n_embd=shape.n_embd,
+        **asdict(shape.parts),
     )
     return andrea.GPT(config, device=device, precision=precision, seed=0)
 

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from disturbance import Measurement
-from measurement import CachedSequence, measure_decoding, measure_training, peak_megabytes
+from measurement import (
+    CachedSequence,
+    measure_decoding,
+    measure_training,
+    peak_megabytes,
+    speeds_by_steps,
+)
 from shapes import Shape
 
 
@@ -30,10 +36,9 @@ def describe(request: dict[str, Any]) -> Measurement:
             raise RuntimeError(f"PyTorch {torch.__version__} can use no GPU here")
         return {"version": str(torch.__version__)}
     if engine == "llama.cpp":
-        import gguf  # noqa: F401
-        import llama_cpp
+        import llama_decoding
 
-        return {"version": f"llama-cpp-python {llama_cpp.__version__}"}
+        return llama_decoding.built()
     from machine_limits import available_precisions
 
     import andrea
@@ -90,23 +95,22 @@ def decode(request: dict[str, Any]) -> Measurement:
     shape, device = Shape(**request["shape"]), request["device"]
     what = (shape, request["precision"], request["threads"])
     sequence: CachedSequence
-    peak = peak_megabytes
+    if request["engine"] == "llama.cpp":
+        import llama_decoding
+
+        return measure_decoding(llama_decoding.DecodedSequence(*what).speeds, request["seconds"])
     if request["engine"] == "torch":
         import torch_decoding
         import torch_gpt
 
         peak = memory_meter(device, torch_gpt.gpu_bytes_in_use)
         sequence = torch_decoding.DecodedSequence(*what, device)
-    elif request["engine"] == "llama.cpp":
-        import llama_decoding
-
-        sequence = llama_decoding.DecodedSequence(*what)
     else:
         import andrea_engine
 
         peak = memory_meter(device, andrea_engine.gpu_bytes_in_use)
         sequence = andrea_engine.DecodedSequence(*what, device)
-    return measure_decoding(sequence, shape, request["seconds"], peak)
+    return measure_decoding(speeds_by_steps(sequence, shape), request["seconds"], peak)
 
 
 def main() -> None:

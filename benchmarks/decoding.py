@@ -25,7 +25,9 @@ def compare_decoding(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
     The weights are untrained: speed doesn't depend on what they say.
     """
     say(f"decoding, {name}")
-    kinds = [kind for kind, there in _peers(bench) if there]
+    # llama.cpp is given a GPT-2.
+    with_llama = bench.with_llama and shape.dialect == "gpt2"
+    kinds = ["torch"] * bench.with_torch + ["llama.cpp"] * with_llama
     peers = [Engine(kind, precision) for kind in kinds for precision in ("fp32", "bf16")]
     tried, left_out = bench.those_that_run("decode", peers, shape)
     engines = [Engine("andrea", precision) for precision in bench.precisions] + list(tried)
@@ -57,10 +59,6 @@ def compare_decoding(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
         "left_out": left_out,
         "rounds": rounds,
     }
-
-
-def _peers(bench: Bench) -> list[tuple[str, bool]]:
-    return [("torch", bench.with_torch), ("llama.cpp", bench.with_llama)]
 
 
 def _summary(bench: Bench, engine: Engine, shape: Shape, rounds: list[Round]) -> dict[str, Any]:

@@ -1,16 +1,26 @@
-"""A peer of decoding: llama.cpp by llama-cpp-python, on a GPT-2 of random weights made by gguf."""
+"""A peer of decoding: llama.cpp, built as xllamacpp, on a GPT-2 of random weights made by gguf.
+
+The package has llama.cpp's server and no call for a single token, so that a sequence is two
+questions to it, and the times are those that it takes itself: neither HTTP nor JSON is in them.
+"""
 
 from __future__ import annotations
 
+import http.client
+import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
-import llama_cpp
 import numpy as np
+import xllamacpp
+from measurement import Speeds
 from numpy.typing import NDArray
 from shapes import Shape
+
+# As llama.cpp names them; the best first.
+_INSTRUCTIONS = {"avx512bf16": "AVX512_BF16", "avx512": "AVX512", "avx2": "AVX2"}
 
 
 class _Writer:
@@ -87,28 +97,71 @@ def write_model(path: Path, shape: Shape, precision: str) -> None:
     writer.finish()
 
 
+def built() -> dict[str, str]:
+    """The package's version, and the instruction set that it was compiled for."""
+    parts = xllamacpp.get_system_info()
+    found = [isa for isa, flag in _INSTRUCTIONS.items() if f"{flag} = 1" in parts]
+    isa = found[0] if found else "generic"
+    return {"version": f"xllamacpp {xllamacpp.__version__}, {isa}", "isa": isa}
+
+
 class DecodedSequence:
     """One sequence of a model that is written, read and deleted here."""
 
     def __init__(self, shape: Shape, precision: str, threads: int) -> None:
-        self._vocab_size = shape.vocab_size
+        self._shape = shape
+        settings = xllamacpp.CommonParams()
+        settings.n_ctx, settings.n_parallel = shape.block_size, 1
+        # A prompt is multiplied at once, as it is by the other engines.
+        settings.n_batch = settings.n_ubatch = shape.block_size
+        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+        settings.n_gpu_layers = 0
+        # Sequences that ended are neither kept nor copied.
+        settings.cache_ram_mib = settings.n_ctx_checkpoints = 0
+        settings.fit_params = False
+        settings.verbosity = -1
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.gguf"
             write_model(path, shape, precision)
-            self._llama = llama_cpp.Llama(
-                model_path=str(path),
-                n_ctx=shape.block_size,
-                n_batch=shape.block_size,
-                n_threads=threads,
-                n_threads_batch=threads,
-                n_gpu_layers=0,
-                verbose=False,
-            )
+            settings.model.path = str(path)
+            self._server = xllamacpp.Server(settings)
+        address = self._server.listening_address.removeprefix("http://")
+        self._connection = http.client.HTTPConnection(address)
 
-    def reset(self) -> None:
-        self._llama.reset()
+    def speeds(self) -> Speeds:
+        """Of one sequence: see measurement.Speeds.
 
-    def feed(self, tokens: Sequence[int]) -> int:
-        self._llama.eval(tokens)
-        row = llama_cpp.llama_get_logits_ith(self._llama.ctx, -1)
-        return int(np.ctypeslib.as_array(row, shape=(self._vocab_size,)).argmax())
+        The answer to a prompt of P tokens has A tokens after P + A - 1 steps: the prompt's last
+        gives the first of them, and what the last of them says is not asked.
+        """
+        early, late = self._shape.early_positions, self._shape.late_positions
+        first = self._ask([0], early, is_new=True)
+        times = first["timings"]
+        early_speed = early / (times["prompt_ms"] + times["predicted_ms"])
+        prompt = [0, *first["tokens"][: early - 1]]
+        prompt += self._shape.middle_tokens
+        times = self._ask(prompt, late, is_new=False)["timings"]
+        if (times["cache_n"], times["predicted_n"]) != (early, late):
+            raise RuntimeError(f"llama.cpp did other steps than it was asked for: {times}")
+        prompt_speed = times["prompt_n"] / times["prompt_ms"]
+        late_speed = (late - 1) / times["predicted_ms"]
+        return 1e3 * early_speed, 1e3 * prompt_speed, 1e3 * late_speed
+
+    def _ask(self, prompt: list[int], count: int, *, is_new: bool) -> dict[str, Any]:
+        """The likeliest `count` tokens after a prompt; only its end is fed unless it is new."""
+        question = {
+            "prompt": prompt,
+            "n_predict": count,
+            "samplers": ["top_k"],
+            "top_k": 1,
+            "ignore_eos": True,
+            "cache_prompt": not is_new,
+            "return_tokens": True,
+        }
+        kind = {"Content-Type": "application/json"}
+        self._connection.request("POST", "/completion", json.dumps(question), kind)
+        response = self._connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+        if response.status != 200:
+            raise RuntimeError(f"llama.cpp: {answer}")
+        return answer

@@ -10,12 +10,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from disturbance import CoreWatch, Measurement
 from shapes import Shape
 
 _FEWEST_STEPS = 3
+
+# Tokens per second of a sequence of block_size tokens: one by one at the first positions, those
+# between fed at once, as a prompt is, and one by one at the last.
+Speeds: TypeAlias = tuple[float, float, float]
 
 
 class CachedSequence(Protocol):
@@ -74,19 +78,8 @@ def measure_training(
     }
 
 
-def measure_decoding(
-    sequence: CachedSequence,
-    shape: Shape,
-    seconds: float,
-    peak: Callable[[], float] = peak_megabytes,
-) -> Measurement:
-    """Whole sequences of block_size tokens for that many seconds, one at least.
-
-    Token by token at the first and the last positions; what lies between is fed at once, as a
-    prompt is.
-    """
-    early, late = shape.early_positions, shape.late_positions
-    middle = [position % shape.vocab_size for position in range(shape.block_size - early - late)]
+def speeds_by_steps(sequence: CachedSequence, shape: Shape) -> Callable[[], Speeds]:
+    """A function that decodes one whole sequence and times it from outside."""
 
     def one_by_one(token: int, count: int) -> float:
         before = time.perf_counter()
@@ -94,22 +87,32 @@ def measure_decoding(
             token = sequence.feed([token])
         return count / (time.perf_counter() - before)
 
+    def speeds() -> Speeds:
+        sequence.reset()
+        early = one_by_one(0, shape.early_positions)
+        before = time.perf_counter()
+        token = sequence.feed(shape.middle_tokens)
+        prompt = len(shape.middle_tokens) / (time.perf_counter() - before)
+        return early, prompt, one_by_one(token, shape.late_positions)
+
     sequence.feed([0])  # what is allocated at the first call is allocated now
-    speeds: list[tuple[float, float, float]] = []
+    return speeds
+
+
+def measure_decoding(
+    speeds: Callable[[], Speeds], seconds: float, peak: Callable[[], float] = peak_megabytes
+) -> Measurement:
+    """Whole sequences for that many seconds, one at least; told are the medians."""
+    found: list[Speeds] = []
     watch = CoreWatch()
     started = time.perf_counter()
-    while not speeds or time.perf_counter() - started < seconds:
-        sequence.reset()
-        first = one_by_one(0, early)
-        before = time.perf_counter()
-        token = sequence.feed(middle)
-        prompt = len(middle) / (time.perf_counter() - before)
-        speeds.append((first, prompt, one_by_one(token, late)))
+    while not found or time.perf_counter() - started < seconds:
+        found.append(speeds())
     names = ("early_tokens_per_second", "prompt_tokens_per_second", "late_tokens_per_second")
-    medians = (statistics.median(column) for column in zip(*speeds, strict=True))
+    medians = (statistics.median(column) for column in zip(*found, strict=True))
     return {
         **dict(zip(names, medians, strict=True)),
-        "sequences": len(speeds),
+        "sequences": len(found),
         "peak_mb": peak(),
         "others_share": watch.others_share(),
     }

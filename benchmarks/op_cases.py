@@ -16,6 +16,7 @@ import numpy as np
 from engine_ops import EngineOps
 from shapes import Shape
 
+import andrea
 from andrea._library import ffi
 
 
@@ -66,10 +67,15 @@ def _steady(count: int) -> Callable[[EngineOps], Any]:
     return lambda device: device.steady_elements(count)
 
 
+def _opaque(size: int) -> Callable[[EngineOps], Any]:
+    return lambda device: device.opaque(size)
+
+
 def op_cases(shape: Shape, element_bytes: int, weight_bytes: int = 4) -> list[OpCase]:
     """The ops of a step in the order of forward, backward and update; then those of decoding."""
     return [
-        *_embedding_and_norm(shape, element_bytes),
+        *_embedding(shape),
+        *_norms(shape, element_bytes),
         *_linear(shape, element_bytes, weight_bytes),
         *_attention(shape, element_bytes),
         *_head(shape, element_bytes, weight_bytes),
@@ -78,8 +84,8 @@ def op_cases(shape: Shape, element_bytes: int, weight_bytes: int = 4) -> list[Op
     ]
 
 
-def _embedding_and_norm(shape: Shape, E: int) -> Iterator[OpCase]:
-    N, T, C, V, L = shape.tokens, shape.block_size, shape.n_embd, shape.vocab_size, shape.n_layer
+def _embedding(shape: Shape) -> Iterator[OpCase]:
+    N, T, C, V = shape.tokens, shape.block_size, shape.n_embd, shape.vocab_size
     rows = min(N, V)  # of wte that are touched, at most
     stream, tokens = _floats(N * C), _tokens(N, V)
     yield OpCase(
@@ -96,53 +102,72 @@ def _embedding_and_norm(shape: Shape, E: int) -> Iterator[OpCase]:
         4 * C * (2 * rows + 2 * T + N) + 4 * N,
         _call("embedding_backward", _floats(V * C), _floats(T * C), stream, tokens, N, T, C),
     )
-    statistics, vector = _floats(N), _floats(C)
-    yield OpCase(
-        "norm forward",
-        2 * L + 1,
-        0,
-        N * C * (4 + E) + 8 * N + 8 * C,
-        _call(
-            "norm_forward", _elements(N * C), statistics, statistics, stream, vector, vector, N, C
-        ),
-    )
+
+
+def _norms(shape: Shape, E: int) -> Iterator[OpCase]:
+    """Those of the blocks and the last one; then the one after the embeddings."""
+    N, C, L, parts = shape.tokens, shape.n_embd, shape.n_layer, shape.parts
+    is_last = int(parts.final_norm)
+    centres, scales = parts.norm == "layernorm", parts.norm_affine
+    vectors, saved = scales * (1 + centres), 1 + centres
+    stream, rstd = _floats(N * C), _floats(N)
+    mean = rstd if centres else _null
+    gain, shift = _floats(C) if scales else _null, _floats(C) if scales and centres else _null
 
     def backward(device: EngineOps, is_last: bool) -> Callable[[], None]:
         """The gradient of the stream as Elements, too; and of all but the last norm its output."""
         dx = device.floats(N * C)
         elements = dx if E == 4 else device.elements(N * C)
         out = ffi.NULL if is_last else device.elements(N * C)
-        made = [vector(device), vector(device), device.elements(N * C), stream(device)]
-        made += [statistics(device), statistics(device), vector(device), vector(device)]
+        made = [gain(device), shift(device), device.elements(N * C), stream(device)]
+        made += [mean(device), rstd(device), gain(device), shift(device)]
         return lambda: device.call("norm_backward", dx, elements, out, *made, N, C)
 
-    moved = N * C * (12 + E + (E if E < 4 else 0)) + 8 * N + 24 * C
-    for name, calls, more, is_last in (
-        ("norm backward", 2 * L, E * N * C, False),
-        ("last norm backward", 1, 0, True),
-    ):
-        yield OpCase(name, calls, 0, moved + more, partial(backward, is_last=is_last))
+    moved = N * C * (12 + E + (E if E < 4 else 0)) + 4 * saved * N + 12 * vectors * C
+    yield OpCase(
+        "norm forward",
+        2 * L + is_last,
+        0,
+        N * C * (4 + E) + 4 * saved * N + 4 * vectors * C,
+        _call("norm_forward", _elements(N * C), mean, rstd, stream, gain, shift, N, C),
+    )
+    more = E * N * C
+    yield OpCase("norm backward", 2 * L, 0, moved + more, partial(backward, is_last=False))
+    if is_last:
+        yield OpCase("last norm backward", 1, 0, moved, partial(backward, is_last=True))
+    if parts.embedding_norm:
+        both = (stream, mean, rstd, stream, gain, shift, N, C)
+        small = 4 * saved * N + 4 * vectors * C
+        forward = _call("stream_norm_forward", *both)
+        yield OpCase("embedding norm forward", 1, 0, 8 * N * C + small, forward)
+        back = _call(
+            "stream_norm_backward", stream, _null, gain, shift, stream, mean, rstd, gain, N, C
+        )
+        yield OpCase("embedding norm backward", 1, 0, 12 * N * C + 3 * small, back)
 
 
 def _linear(shape: Shape, E: int, W: int) -> Iterator[OpCase]:
-    N, C, L = shape.tokens, shape.n_embd, shape.n_layer
-    layers = {"c_attn": (3 * C, C), "attn proj": (C, C), "c_fc": (4 * C, C), "mlp proj": (C, 4 * C)}
+    N, C, L, parts = shape.tokens, shape.n_embd, shape.n_layer, shape.parts
+    H, M, fuses = shape.hidden_dim, shape.mlp_dim, parts.activation == "gelu"
+    layers = {"c_attn": (3 * C, C), "attn proj": (C, C), "c_fc": (H, C), "mlp proj": (C, M)}
     for name, (rows, columns) in layers.items():
         flops, weight = 2 * N * rows * columns, W * rows * columns
+        has_bias = parts.attn_bias if "att" in name else parts.mlp_bias
         x, y = _elements(N * columns), _elements(N * rows)
-        w, bias, sizes = _floats(rows * columns), _floats(rows), (N, rows, columns)
-        read = weight + W * rows + E * N * columns
-        if name == "c_fc":
+        w, sizes = _floats(rows * columns), (N, rows, columns)
+        bias = _floats(rows) if has_bias else _null
+        read = weight + W * rows * has_bias + E * N * columns
+        if name == "c_fc" and fuses:
             forward = _call("linear_gelu_forward", y, y, x, w, bias, *sizes)
             yield OpCase(f"{name} forward, GELU", L, flops, read + 2 * E * N * rows, forward)
-        elif name == "c_attn":
+        elif name in ("c_attn", "c_fc"):
             forward = _call("linear_forward", y, x, w, bias, *sizes)
             yield OpCase(f"{name} forward", L, flops, read + E * N * rows, forward)
         else:
             stream = _floats(N * rows)
             forward = _call("linear_residual_forward", stream, stream, x, w, bias, *sizes)
             yield OpCase(f"{name} forward, residual", L, flops, read + 8 * N * rows, forward)
-        if name == "mlp proj":
+        if name == "mlp proj" and fuses:
             # Its input's gradient, and GELU's output again where its input was.
             backward = _call("linear_gelu_backward_input", x, _steady(N * columns), y, w, *sizes)
             moved = weight + E * N * (rows + 3 * columns)
@@ -152,8 +177,23 @@ def _linear(shape: Shape, E: int, W: int) -> Iterator[OpCase]:
             moved = weight + E * N * (rows + columns)
             yield OpCase(f"{name} input gradient", L, flops, moved, backward)
         gradient = _call("linear_backward_weight", w, bias, y, x, *sizes)
-        moved = 8 * rows * columns + 8 * rows + E * N * (rows + columns)
+        moved = 8 * rows * columns + 8 * rows * has_bias + E * N * (rows + columns)
         yield OpCase(f"{name} weight gradient", L, flops, moved, gradient)
+    if not fuses:
+        yield from _activation(shape, E)
+
+
+def _activation(shape: Shape, E: int) -> Iterator[OpCase]:
+    """One that no product is fused with: what it reads, writes, and backward writes again."""
+    N, H, M, L = shape.tokens, shape.hidden_dim, shape.mlp_dim, shape.n_layer
+    name = shape.parts.activation
+    number = andrea.config.CHOICES["activation"].index(name)
+    forward = _call("activation_forward", number, _elements(N * M), _elements(N * H), N, M)
+    yield OpCase(f"{name} forward", L, 0, E * N * (H + M), forward)
+    # Zeros, which stay: both operands are replaced, and others would vanish or overflow.
+    zeros = (_opaque(E * N * H), _opaque(E * N * M))
+    backward = _call("activation_backward", number, *zeros, N, M)
+    yield OpCase(f"{name} backward", L, 0, 2 * E * N * (H + M), backward)
 
 
 def _attention(shape: Shape, E: int) -> Iterator[OpCase]:

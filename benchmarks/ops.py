@@ -16,6 +16,7 @@ import os
 import re
 import statistics
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from disturbance import CoreWatch, Measurement, undisturbed
 from machine import machine, machine_line
 from processes import INSTRUCTION_SETS
-from shapes import ELEMENT_BYTES, SHAPES, Shape, shape_of
+from shapes import DIALECTS, ELEMENT_BYTES, SHAPES, Shape, shape_of
 from tables import figure, others, percent, table, write_json
 from timing import time_calls
 
@@ -43,6 +44,12 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--shape", default="andrea-12m", help=f"{', '.join(SHAPES)}, or V256,T128,L4,d128,h4,B16"
     )
+    parser.add_argument(
+        "--dialect",
+        choices=tuple(DIALECTS),
+        default="gpt2",
+        help="what the blocks are made of (default: gpt2)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--tokens", type=int, help="of a step: as many sequences as that takes")
     parser.add_argument("--precision", choices=tuple(ELEMENT_BYTES), default="fp32")
@@ -60,7 +67,7 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     if min(arguments.attempts, arguments.threads or 1) < 1:
         parser.error("--attempts and --threads begin with 1")
     try:
-        arguments.shape_sizes = shape_of(arguments.shape)
+        arguments.shape_sizes = replace(shape_of(arguments.shape), dialect=arguments.dialect)
     except ValueError as error:
         parser.error(f"--shape: {error}")
     if arguments.tokens is not None:
@@ -173,7 +180,9 @@ def op_lines(told: dict[str, Any]) -> list[str]:
 def main() -> None:
     arguments = arguments_of()
     shape: Shape = arguments.shape_sizes
-    head = f"ops, {arguments.shape}: {shape}, {arguments.device}, {arguments.precision}"
+    dialect = "" if shape.dialect == "gpt2" else f"{shape.dialect}, "
+    name = f", {arguments.shape}" if arguments.shape in SHAPES else ""
+    head = f"ops{name}: {shape}, {dialect}{arguments.device}, {arguments.precision}"
     if arguments.plan:
         print(f"{head}; {arguments.seconds:g} s an op")
         return

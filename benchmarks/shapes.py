@@ -1,4 +1,4 @@
-"""The model shapes that speed is told for, and what a shape implies: parameters, work, bytes.
+"""The models that speed is told for, and what they imply: parameters, work, bytes.
 
 Standard library only: processes that measure PyTorch import it too.
 """
@@ -6,14 +6,49 @@ Standard library only: processes that measure PyTorch import it too.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """What a model's blocks are made of, in the words of andrea.ModelConfig."""
+
+    norm: str = "layernorm"
+    norm_affine: bool = True
+    activation: str = "gelu"
+    attn_bias: bool = True
+    mlp_bias: bool = True
+    tie_embeddings: bool = True
+    final_norm: bool = True
+    embedding_norm: bool = False
+    scaled_init: bool = True
+    init_std: float = 0.02
+
+
+DIALECTS = {
+    "gpt2": Dialect(),
+    "microgpt": Dialect(
+        norm="rmsnorm",
+        norm_affine=False,
+        activation="relu",
+        attn_bias=False,
+        mlp_bias=False,
+        tie_embeddings=False,
+        final_norm=False,
+        embedding_norm=True,
+        scaled_init=False,
+        init_std=0.08,
+    ),
+    "swiglu": Dialect(norm="rmsnorm", activation="swiglu", attn_bias=False, mlp_bias=False),
+}
+
+
+@dataclass(frozen=True)
 class Shape:
-    """A model and its batch: B sequences of block_size tokens."""
+    """A model and its batch: B sequences of block_size tokens; dialect: one of DIALECTS."""
 
     vocab_size: int
     block_size: int
@@ -21,6 +56,7 @@ class Shape:
     n_embd: int
     n_head: int
     batch_size: int
+    dialect: str = "gpt2"
 
     def __str__(self) -> str:
         return (
@@ -28,8 +64,13 @@ class Shape:
             f"h{self.n_head},B{self.batch_size}"
         )
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int | str]:
         return asdict(self)
+
+    @property
+    def parts(self) -> Dialect:
+        """What the model's blocks are made of."""
+        return DIALECTS[self.dialect]
 
     def with_tokens(self, tokens: int) -> Shape:
         """The same model with as many sequences as make that many tokens a step.
@@ -47,18 +88,39 @@ class Shape:
         return self.batch_size * self.block_size
 
     @property
-    def matrix_parameters(self) -> int:
-        """Parameters that a token is multiplied with: four matrices a block, and the tied head.
+    def mlp_dim(self) -> int:
+        """Width of the MLP after its activation."""
+        return -(-8 * self.n_embd // 192) * 64 if self.is_gated else 4 * self.n_embd
 
-        The positions' table is only added from, biases and norms are vectors: neither counts.
+    @property
+    def hidden_dim(self) -> int:
+        """Width of the MLP before it: a gate comes on top."""
+        return 2 * self.mlp_dim if self.is_gated else self.mlp_dim
+
+    @property
+    def is_gated(self) -> bool:
+        return self.parts.activation == "swiglu"
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Parameters that a token is multiplied with: four matrices a block, and the head.
+
+        The tables of embeddings are only added from, unless the head is one of them; biases and
+        norms are vectors: none of these counts.
         """
-        return 12 * self.n_layer * self.n_embd**2 + self.vocab_size * self.n_embd
+        block = self.n_embd * (4 * self.n_embd + self.hidden_dim + self.mlp_dim)
+        return self.n_layer * block + self.vocab_size * self.n_embd
 
     @property
     def parameters(self) -> int:
         """All parameters, tied ones once."""
-        vectors = self.n_layer * 13 * self.n_embd + 2 * self.n_embd
-        return self.matrix_parameters + self.block_size * self.n_embd + vectors
+        parts, width = self.parts, self.n_embd
+        tables = self.block_size + (0 if parts.tie_embeddings else self.vocab_size)
+        norms = 2 * self.n_layer + parts.final_norm + parts.embedding_norm
+        vectors = parts.norm_affine * norms * (2 if parts.norm == "layernorm" else 1) * width
+        vectors += parts.attn_bias * self.n_layer * 4 * width
+        vectors += parts.mlp_bias * self.n_layer * (self.hidden_dim + width)
+        return self.matrix_parameters + tables * width + vectors
 
     @property
     def training_flops_per_token(self) -> int:
@@ -83,6 +145,12 @@ class Shape:
         """Positions at its end: 192 of 1024."""
         return 3 * self.block_size // 16
 
+    @property
+    def middle_tokens(self) -> list[int]:
+        """What is fed at once between them."""
+        count = self.block_size - self.early_positions - self.late_positions
+        return [position % self.vocab_size for position in range(count)]
+
 
 SHAPES = {
     "tiny": Shape(256, 128, 4, 128, 4, 16),
@@ -93,7 +161,7 @@ SHAPES = {
 
 
 def shape_of(text: str) -> Shape:
-    """A shape by its name, or in the form V256,T128,L4,d128,h4,B16.
+    """A shape by its name, or in the form V256,T128,L4,d128,h4,B16; of GPT-2's dialect.
 
     Raises:
         ValueError: it is neither, or no model has that shape.
@@ -105,7 +173,17 @@ def shape_of(text: str) -> Shape:
         raise ValueError(
             f"{text!r} is none of {', '.join(SHAPES)}, nor like V256,T128,L4,d128,h4,B16"
         )
-    shape = Shape(*(int(group) for group in found.groups()))
-    if min(shape.to_dict().values()) < 1 or shape.n_embd % shape.n_head or shape.block_size < 16:
+    sizes = [int(group) for group in found.groups()]
+    shape = Shape(*sizes)
+    if min(sizes) < 1 or shape.n_embd % shape.n_head or shape.block_size < 16:
         raise ValueError(f"{text!r}: sizes from 1, T from 16, and h must divide d")
     return shape
+
+
+def in_dialects(shapes: dict[str, Shape], dialects: Sequence[str]) -> dict[str, Shape]:
+    """Each shape in each dialect; names tell the dialect unless it is GPT-2's."""
+    return {
+        name if dialect == "gpt2" else f"{name}, {dialect}": replace(shape, dialect=dialect)
+        for name, shape in shapes.items()
+        for dialect in dialects
+    }

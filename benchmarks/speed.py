@@ -22,7 +22,7 @@ from decoding import compare_decoding, decoding_lines
 from machine import machine, machine_line
 from processes import INSTRUCTION_SETS, ChildError, Launcher
 from rounds import in_turn
-from shapes import SHAPES, Shape, shape_of
+from shapes import DIALECTS, SHAPES, Shape, in_dialects, shape_of
 from tables import figure, others, table, write_json
 from training import compare_training, training_lines
 
@@ -45,6 +45,13 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
         metavar="SHAPE",
         help=f"{', '.join(SHAPES)}, or V256,T128,L4,d128,h4,B16 "
         f"(default: all four are trained, {DECODED} decodes)",
+    )
+    parser.add_argument(
+        "--dialect",
+        nargs="+",
+        choices=tuple(DIALECTS),
+        default=["gpt2"],
+        help="what the blocks are made of (default: gpt2, in which alone llama.cpp decodes)",
     )
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="of all engines (default: cpu)"
@@ -107,6 +114,7 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
             named = {f"{n}, {t} tokens": named[n].with_tokens(t) for n in named for t in tokens}
     except ValueError as error:
         parser.error(f"--tokens: {error}")
+    named, decoded = (in_dialects(shapes, arguments.dialect) for shapes in (named, decoded))
     arguments.trained = named if "train" in arguments.what else {}
     arguments.decoded = decoded if "decode" in arguments.what else {}
     return arguments
@@ -149,7 +157,9 @@ def bench_of(arguments: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
         scaling=arguments.scaling,
         with_torch="torch" in versions,
         # No variable limits its instructions, and this one runs on the CPU.
-        with_llama="llama.cpp" in versions and arguments.isa is None and arguments.device == "cpu",
+        with_llama=arguments.device == "cpu"
+        and "llama.cpp" in versions
+        and arguments.isa in (None, versions["llama.cpp"]["isa"]),
     )
     return bench, versions
 

@@ -36,7 +36,7 @@ class DecodedSequence:
     def feed(self, tokens: Sequence[int]) -> int:
         begin, end = self._length, self._length + len(tokens)
         model = self._model
-        x = model.wte(torch.tensor([tokens], device=self._device)) + model.wpe.weight[begin:end]
+        x = model.embedded(torch.tensor([tokens], device=self._device), begin, end)
         # A single token sees all positions there are; of several, each sees those up to its own.
         mask = None
         if len(tokens) > 1:
@@ -48,4 +48,4 @@ class DecodedSequence:
             )
             x = block.after_attention(x, mixed)
         self._length = end
-        return int((model.ln_f(x[0, -1]) @ model.wte.weight.t()).argmax())
+        return int(model.logits(x[0, -1]).argmax())

@@ -12,13 +12,32 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
+def _activated(activation: str, hidden: torch.Tensor) -> torch.Tensor:
+    """The MLP's inside, from what its first layer makes."""
+    if activation == "gelu":
+        return functional.gelu(hidden, approximate="tanh")
+    if activation == "relu":
+        return functional.relu(hidden)
+    assert activation == "swiglu"
+    gate, passed = hidden.chunk(2, dim=-1)
+    return functional.silu(gate) * passed
+
+
+def _norm(shape: Shape) -> nn.Module:
+    kind = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[shape.parts.norm]
+    return kind(shape.n_embd, eps=1e-5, elementwise_affine=shape.parts.norm_affine)
+
+
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.c_attn, self.attn_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        parts, width = shape.parts, shape.n_embd
+        self.heads, self.activation = shape.n_head, parts.activation
+        self.ln_1, self.ln_2 = _norm(shape), _norm(shape)
+        self.c_attn = nn.Linear(width, 3 * width, parts.attn_bias)
+        self.attn_proj = nn.Linear(width, width, parts.attn_bias)
+        self.c_fc = nn.Linear(width, shape.hidden_dim, parts.mlp_bias)
+        self.mlp_proj = nn.Linear(shape.mlp_dim, width, parts.mlp_bias)
 
     def heads_of(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, each [B, heads, T, head width]."""
@@ -31,8 +50,7 @@ class Block(nn.Module):
 
     def after_attention(self, x: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
         x = x + self.attn_proj(mixed.transpose(1, 2).reshape(x.shape))
-        hidden = functional.gelu(self.c_fc(self.ln_2(x)), approximate="tanh")
-        return x + self.mlp_proj(hidden)
+        return x + self.mlp_proj(_activated(self.activation, self.c_fc(self.ln_2(x))))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.heads_of(x)
@@ -41,22 +59,37 @@ class Block(nn.Module):
 
 
 class TorchGPT(nn.Module):
-    """vocabulary: rows of wte; a GPU's users make them a multiple of 64."""
+    """vocabulary: rows of wte and of the head; a GPU's users make them a multiple of 64."""
 
     def __init__(self, shape: Shape, vocabulary: int | None = None) -> None:
         super().__init__()
-        self.wte = nn.Embedding(vocabulary or shape.vocab_size, shape.n_embd)
+        rows, parts = vocabulary or shape.vocab_size, shape.parts
+        self.wte = nn.Embedding(rows, shape.n_embd)
         self.wpe = nn.Embedding(shape.block_size, shape.n_embd)
-        self.blocks = nn.ModuleList(Block(shape.n_embd, shape.n_head) for _ in range(shape.n_layer))
-        self.ln_f = nn.LayerNorm(shape.n_embd)
-        nn.init.normal_(self.wte.weight, std=0.02)
-        nn.init.normal_(self.wpe.weight, std=0.02)
+        self.ln_emb = _norm(shape) if parts.embedding_norm else nn.Identity()
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.n_layer))
+        self.ln_f = _norm(shape) if parts.final_norm else nn.Identity()
+        self.lm_head = nn.Linear(shape.n_embd, rows, bias=False)
+        if parts.tie_embeddings:
+            self.lm_head.weight = self.wte.weight
+        for table in (self.wte, self.wpe, self.lm_head):
+            nn.init.normal_(table.weight, std=parts.init_std)
+
+    def embedded(self, tokens: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+        """What the first block reads of tokens [B, T] at positions from begin to end."""
+        x: torch.Tensor = self.ln_emb(self.wte(tokens) + self.wpe.weight[begin:end])
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Of what the last block makes."""
+        logits: torch.Tensor = self.lm_head(self.ln_f(x))
+        return logits
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        x = self.embedded(tokens, 0, tokens.shape[1])
         for block in self.blocks:
             x = block(x)
-        logits = self.ln_f(x) @ self.wte.weight.t()
+        logits = self.logits(x)
         return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
 
 
