@@ -23,7 +23,7 @@ def eval_lines(facts: dict[str, Any], width: int) -> Iterator[str]:
     found = facts["memorised"]
     if found is not None and found["passage"].strip():
         for line in sample_lines(found["passage"]):
-            for part in wrap(line, max(width - 4, 8)):
+            for part in wrap(line, max(width - 4, 8), breaks_words=True):
                 yield f"  | {part}".rstrip()
 
 

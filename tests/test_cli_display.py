@@ -18,7 +18,7 @@ from andrea.cli.screen.display import PlainDisplay, Progress, note_row, sample_l
 from andrea.cli.screen.formats import count, duration, parse_duration, printable, size
 from andrea.cli.screen.live_display import LiveDisplay
 from andrea.cli.screen.live_foot import bar, progress_line
-from andrea.cli.training.plan_rows import finish_time
+from andrea.cli.training.plan_rows import finish_time, memory_text
 
 RUNNING = Progress(
     step=12_345,
@@ -174,10 +174,10 @@ def test_plain_milestones_always_come(capsys: pytest.CaptureFixture[str]) -> Non
     plain.milestone(RUNNING, "")
     first, second = capture(capsys)
     assert first == (
-        "step 12,345/200,000  loss 2.3457  val 2.4100  123.5k tok/s  1d 02h left  "
-        "3.456 bits/byte  best"
+        "step 12,345/200,000  loss 2.3457  val 2.4100  3.456 bits/byte  best  "
+        "123.5k tok/s  1d 02h left"
     )
-    assert second == first.removesuffix("  3.456 bits/byte  best")
+    assert second == first.replace("  3.456 bits/byte  best", "")
 
 
 def test_plain_lines_of_a_log_are_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,12 +189,18 @@ def test_plain_lines_of_a_log_are_not_broken(capsys: pytest.CaptureFixture[str])
 def test_wrapping_keeps_words_and_width() -> None:
     assert wrap("a b c", None) == ["a b c"]
     assert wrap("one two three", 9, "  ") == ["one two", "  three"]
+    path = "/a/folder/far/down/in/the/tree"
+    assert wrap(f"it is {path}", 16) == ["it is", path]
+    assert wrap("x" * 20, 16, breaks_words=True) == ["x" * 16, "x" * 4]
 
 
 def test_samples_are_a_glance() -> None:
     assert sample_lines("\n\n a\n\n\n\nb \n") == [" a", "", "b"]
     assert len(sample_lines("x\n" * 100)) == 8
-    assert sample_lines("") == [""]
+    assert sample_lines("  \n \n") == sample_lines("") == ["(blank)"]
+    # White space around a sample takes none of the lines there are.
+    assert sample_lines(" \n" * 9 + "a\n" + "  \n" * 9) == ["a"]
+    assert sample_lines("x\n" * 7 + "\nx") == ["x"] * 7
 
 
 @pytest.mark.parametrize(
@@ -222,3 +228,9 @@ def test_finish_time_names_another_day() -> None:
     evening = datetime.datetime(2024, 5, 3, 23, 30)
     assert finish_time(600, evening) == "23:40"
     assert finish_time(3600, evening) == "Sat 04 May 00:30"
+
+
+def test_parts_of_memory_add_up() -> None:
+    memory = {"parameters": 5_000, "moments": 9_000, "activations": 1_986_000, "total": 2_000_000}
+    assert memory_text(memory) == "2.0 MB: activations 2.0 MB, the rest 14.0 KB"
+    assert memory_text({"parameters": 600, "total": 600}) == "600 bytes: parameters 600 bytes"

@@ -87,8 +87,13 @@ class Display(ABC):
         """Leave the terminal as it was found; may be called from another thread, and twice."""
 
 
-def wrap(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns, broken between words; all but the first are indented."""
+def wrap(
+    text: str, width: int | None, indent: str = "", *, breaks_words: bool = False
+) -> list[str]:
+    """Lines of at most `width` columns, broken between words; all but the first are indented.
+
+    A longer word, such as a path that is to be copied, stays whole unless `breaks_words`.
+    """
     if width is None or len(text) <= width:
         return [text]
     lines = textwrap.wrap(
@@ -96,6 +101,7 @@ def wrap(text: str, width: int | None, indent: str = "") -> list[str]:
         max(width, len(indent) + 8),
         subsequent_indent=indent,
         break_on_hyphens=False,
+        break_long_words=breaks_words,
         replace_whitespace=False,
     )
     return lines or [""]
@@ -110,10 +116,13 @@ def note_row(note: str) -> tuple[str, str]:
 def sample_lines(text: str) -> list[str]:
     """The lines of a sample as a glance shows them: some, and of several empty ones one."""
     lines: list[str] = []
-    for line in printable(text).strip("\n").splitlines():
+    for line in printable(text).splitlines():
         if line.strip() or (lines and lines[-1]):
             lines.append(line.rstrip())
-    return lines[:_SAMPLE_LINES] or [""]
+    shown = lines[:_SAMPLE_LINES]
+    while shown and not shown[-1]:
+        shown.pop()
+    return shown or ["(blank)"]
 
 
 def row_lines(rows: Rows, width: int | None) -> list[tuple[str, list[str]]]:
@@ -148,7 +157,7 @@ class PlainDisplay(Display):
         """Write the text behind a margin."""
         for line in sample_lines(text):
             width = None if self._width is None else max(self._width - 4, 8)
-            for part in wrap(line, width):
+            for part in wrap(line, width, breaks_words=True):
                 click.echo(f"  | {part}".rstrip())
 
     def activity(self, text: str, fraction: float | None = None) -> None:
@@ -181,8 +190,10 @@ class PlainDisplay(Display):
 
     def _write(self, progress: Progress, remark: str = "") -> None:
         self._last = time.monotonic()
-        fields = [" ".join(text.split()) for text in progress.fields().values()]
-        self.line("  ".join([*fields, remark] if remark else fields))
+        fields = {name: " ".join(text.split()) for name, text in progress.fields().items()}
+        # Losses, what there is to say about them, and how it goes on: as on a terminal.
+        pace = [fields.pop(name, "") for name in ("speed", "left")]
+        self.line("  ".join(filter(None, [*fields.values(), remark, *pace])))
 
 
 class QuietDisplay(PlainDisplay):

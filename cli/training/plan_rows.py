@@ -62,19 +62,30 @@ def model_rows(config: ModelConfig, parameters: int) -> Rows:
 
 
 def memory_text(memory: dict[str, int]) -> str:
-    """The total and its parts, small ones left out."""
-    parts = [
-        f"{kind} {size(amount)}"
+    """The total and its parts, small ones together."""
+    total = memory["total"]
+    large = {
+        kind: amount
         for kind, amount in memory.items()
-        if kind != "total" and amount >= 0.01 * memory["total"]
-    ]
-    return f"{size(memory['total'])}: {', '.join(parts)}"
+        if kind != "total" and amount >= 0.01 * total
+    }
+    parts = [f"{kind} {size(amount)}" for kind, amount in large.items()]
+    rest = total - sum(large.values())
+    if rest > 0:
+        parts.append(f"the rest {size(rest)}")
+    return f"{size(total)}: {', '.join(parts)}"
 
 
 def finish_time(seconds: float, now: datetime.datetime) -> str:
     """The clock time some seconds from now, with the date when it is another day."""
     end = now + datetime.timedelta(seconds=seconds)
     return end.strftime("%H:%M" if end.date() == now.date() else "%a %d %b %H:%M")
+
+
+def _how_long(seconds: float, now: datetime.datetime) -> str:
+    if seconds < 1:
+        return "less than a second"
+    return f"about {duration(seconds)}, until {finish_time(seconds, now)}"
 
 
 def resource_rows(resources: Resources) -> Rows:
@@ -121,8 +132,8 @@ def plan_rows(plan: Plan, resources: Resources, now: datetime.datetime) -> Rows:
         rows.append(
             (
                 "time",
-                f"{count(plan.tokens_per_second or 0)} tokens/s: about "
-                f"{duration(plan.seconds or 0)}, until {finish_time(plan.seconds or 0, now)}",
+                f"{count(plan.tokens_per_second or 0)} tokens/s: "
+                f"{_how_long(plan.seconds or 0, now)}",
             )
         )
     return [*rows, *map(note_row, plan.notes)]
