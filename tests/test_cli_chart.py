@@ -113,12 +113,12 @@ def trained(steps: int) -> Foot:
     return foot
 
 
-@pytest.mark.parametrize("width", [53, 80, 121, 200])
+@pytest.mark.parametrize("width", [55, 80, 121, 200])
 @pytest.mark.parametrize("height", [20, 24, 50])
 def test_a_tall_terminal_shows_the_curves(width: int, height: int) -> None:
     lines = drawn(trained(400), width, height)
     assert 8 <= len(lines) <= height // 2
-    assert max(map(cell_len, lines)) <= width - 3
+    assert max(map(cell_len, lines)) <= width - 5  # room for ^C^C
     assert lines[0].startswith("loss, nats per token: training  • validation")
     chart = lines[1:-3]
     assert sum("•" in line for line in chart) >= 2

@@ -26,6 +26,7 @@ _LARGEST_BAR = 60
 # What a narrow line leaves out first.
 _EXPENDABLE = ("speed", "validation", "left", "loss")
 _SPINNER = "|/-\\"
+_ECHO = len("^C^C")
 
 # A terminal below this has room for the line alone.
 TALL = 20
@@ -106,8 +107,9 @@ class Foot:
             self._validation.add(step, validation)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # Room for the ^C that a terminal echoes: if it wrapped, the wrong line would be redrawn.
-        width = max(options.max_width - 3, 1)
+        # Room for what a terminal echoes of two Ctrl-C, ^C^C: if that wrapped, the wrong line would
+        # be redrawn.
+        width = max(options.max_width - _ECHO - 1, 1)
         ascii_only = not options.encoding.startswith("utf")
         if options.size.height >= TALL and width >= WIDE and len(self._loss.buckets) >= _ENOUGH:
             rows = min(max(options.size.height // 3 - 3, 4), _MOST_ROWS)
