@@ -60,6 +60,20 @@ class Program(click.Group):
         with one_line_errors(debug=False):
             return super().make_context(*args, **extra)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The subcommand that is called, or a usage error that names the nearest there is."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            nearest = get_close_matches(args[0], _COMMANDS, 1)
+            if nearest:
+                error.message += f" Did you mean {nearest[0]!r}?"
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand; failures become one line and an exit code."""
         with one_line_errors(debug=bool(ctx.params.get("debug"))):

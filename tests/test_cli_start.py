@@ -152,7 +152,8 @@ def test_completion_completes(tmp_path: Path) -> None:
         (("train", "--tokenizer", "words"), "not one of"),
         (("train", "--stpes", "3"), "--steps"),
         (("sample",), "Missing argument"),
-        (("simple", "x"), "No such command"),
+        (("prefxi", "x"), "No such command 'prefxi'. Did you mean 'prefix'?"),
+        (("qqq", "x"), "No such command 'qqq'.\n"),
     ],
 )
 def test_usage_errors_exit_2(arguments: tuple[str, ...], complaint: str) -> None:
