@@ -29,7 +29,7 @@ from .option_kinds import SectionCommand, option
     section="Options",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Where to write it (default: standard output; for TensorBoard a folder in the run's).",
+    help="Where to write it.  [default: standard output; for TensorBoard a folder in the run's]",
 )
 def command(run: Path, kind: str, out: Path | None) -> None:
     """Write the losses, learning rates, gradient norms, speeds and evaluations of a run.

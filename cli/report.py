@@ -16,7 +16,7 @@ from .option_kinds import SectionCommand, option
     section="Options",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to write it (default: report.html in the run's folder).",
+    help="Where to write it.  [default: report.html in the run's folder]",
 )
 def command(run: Path, out: Path | None) -> None:
     """Write what a run has told so far as one page: curves, samples, plan, data, machine.
