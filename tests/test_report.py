@@ -18,6 +18,7 @@ import pytest
 import run_logs
 from andrea.errors import RunError
 from andrea.reporting import writer
+from andrea.reporting.facts import facts
 from andrea.reporting.metrics import Metrics
 from andrea.reporting.page import render
 from andrea.reporting.writer import ReportWriter, write_report
@@ -91,7 +92,7 @@ def test_it_tells_what_became_of_the_run() -> None:
         "time 1m 40s 41s",
         "tokens 61.4k 41.0k",
         "epochs 1.5 1",
-        "memory parameters 434 KB, total 9.6 MB",
+        "memory 9.6 MB: parameters 434 KB",
         "What it writes after “Once”",
         "text after 40",
         "how it began, at step 10 text after 10",
@@ -103,6 +104,40 @@ def test_it_tells_what_became_of_the_run() -> None:
     ):
         assert words in text, (words, text)
     assert "Sessions" not in text and "Notices" not in text
+
+
+def test_settings_say_what_their_numbers_mean() -> None:
+    config = {
+        "min_ratio": 0.1,
+        "keep_last": 2,
+        "early_stop": 0,
+        "coherence_gate": 30.0,
+        "outlier_z": 12.0,
+        "max_skipped": 10,
+        "decay_share": 0.2,
+        "schedule": "cosine",
+    }
+    told = dict(facts(config))
+    assert told == {
+        "lowest rate": "0.1 of the highest",
+        "keeps": "the newest 2 checkpoints",
+        "early stop": "never",
+        "coherence gate": "below 30 of 100",
+        "outliers": "beyond 12 robust deviations",
+        "ends after": "10 steps in a row without an update",
+        "schedule": "cosine",
+    }
+    assert dict(facts(config | {"schedule": "wsd"}))["decay share"] == "0.2"
+    counts = {"passages": 30_829, "leaked": 17_092, "documents": 9, "repeated": 1}
+    data = {"unigram_entropy": 3.25597, "repetition": {**counts, "near_repeated": 0}}
+    assert facts(data) == [
+        ("token frequencies", "3.256 nats per token"),
+        (
+            "repetition",
+            "17,092 of 30,829 validation passages stand in the training text; of 9 documents 1 "
+            "equal an earlier one, 0 nearly",
+        ),
+    ]
 
 
 def test_it_carries_the_curves() -> None:
@@ -154,7 +189,7 @@ def test_resumes_notices_and_skipped_steps_are_told() -> None:
     events += [start(500, resumed_step=2), step_event(3, 501), step_event(4, 502, outlier=12.0)]
     page = render(heard(events), "x")
     text, data = Elements(page).text, data_of(page)
-    assert "resumed 1 time" in text and "Trained in 2 sessions" in text
+    assert "resumed once" in text and "Trained in 2 sessions" in text
     assert "skipped 1" in text and "step 2 was skipped" in text
     assert (data["events"], data["sessions"]) == ([2, 4], [2])
     assert None not in data["curves"]["loss"]["mean"]

@@ -5,7 +5,7 @@ For page.py; all of it is plain text, nothing is markup yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -28,16 +28,37 @@ _LABELS = {
     "vocab_size": "vocabulary",
     "mlp_dim": "MLP width",
     "isa": "instructions",
-    "num_bytes": "bytes",
+    "bytes": "size",
+    "num_bytes": "size",
+    "train_tokens": "training tokens",
+    "unigram_entropy": "token frequencies",
     "eval_every": "evaluates every",
+    "eval_windows": "evaluates",
     "save_every": "saves every",
-    "min_ratio": "last learning rate",
+    "keep_last": "keeps",
+    "min_ratio": "lowest rate",
     "max_norm": "clips gradient at",
+    "outlier_z": "outliers",
+    "max_skipped": "ends after",
     "seconds": "time",
 }
 _BYTES = ("bytes", "memory", "disk", "checkpoint_copy")
 _STEPS = ("eval_every", "save_every", "warmup")
 _LONGEST = 400
+# What a number of these names means, where the number alone would not say it.
+_MEANINGS: dict[str, Callable[[float], str]] = {
+    "min_ratio": lambda share: f"{share:g} of the highest",
+    "keep_last": lambda number: f"the newest {plural(int(number), 'checkpoint')}",
+    "eval_windows": lambda number: f"{plural(int(number), 'context')} at most",
+    "max_norm": lambda norm: f"{norm:g}" if norm else "never",
+    "outlier_z": lambda z: f"beyond {z:g} robust deviations" if z else "not looked for",
+    "max_skipped": lambda number: f"{plural(int(number), 'step')} in a row without an update",
+    "early_stop": lambda number: (
+        f"after {plural(int(number), 'evaluation')} above the best" if number else "never"
+    ),
+    "coherence_gate": lambda score: f"below {score:g} of 100" if score else "never",
+    "unigram_entropy": lambda nats: f"{nats:.4g} nats per token",
+}
 
 
 @dataclass(frozen=True)
@@ -61,14 +82,23 @@ def text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        parts = [f"{label(str(key))} {text(f'{name}_{key}', one)}" for key, one in value.items()]
-        return _short(", ".join(parts))
+        if name == "repetition" and value.keys() >= _REPETITION:
+            return _repetition(value)
+        parts = [
+            f"{label(str(key))} {text(f'{name}_{key}', one)}"
+            for key, one in value.items()
+            if key != "total"
+        ]
+        total = [text(f"{name}_total", value["total"])] if "total" in value else []
+        return _short(": ".join([*total, ", ".join(parts)]))
     if isinstance(value, (list, tuple)):
         between = "; " if name == "notes" else ", "
         return _short(between.join(text(name, one) for one in value))
     number = finite(value)
     if number is None:
         return _short(str(value))
+    if name in _MEANINGS:
+        return _MEANINGS[name](number)
     if name in _BYTES or name.endswith("_bytes") or name.startswith(("memory_", "disk_")):
         return size(number)
     if name == "seconds" or name.endswith("_seconds"):
@@ -86,7 +116,21 @@ def facts(values: Mapping[str, Any]) -> Facts:
         (label(str(name)), text(str(name), value))
         for name, value in values.items()
         if value not in (None, "", [], {}, ())
+        # Only that schedule has a last part.
+        if name != "decay_share" or values.get("schedule") == "wsd"
     ]
+
+
+_REPETITION = {"passages", "leaked", "documents", "repeated", "near_repeated"}
+
+
+def _repetition(found: Mapping[str, Any]) -> str:
+    number = {name: text(name, found[name]) for name in _REPETITION}
+    return (
+        f"{number['leaked']} of {number['passages']} validation passages stand in the training "
+        f"text; of {number['documents']} documents {number['repeated']} equal an earlier one, "
+        f"{number['near_repeated']} nearly"
+    )
 
 
 def parameters(metrics: Metrics) -> int | None:

@@ -109,7 +109,8 @@ def _summary(metrics: Metrics) -> str:
     if metrics.began is not None:
         parts.append(f"begun {words.moment(metrics.began)}")
     if len(metrics.sessions) > 1:
-        parts.append(f"resumed {plural(len(metrics.sessions) - 1, 'time')}")
+        times = len(metrics.sessions) - 1
+        parts.append("resumed once" if times == 1 else f"resumed {times:,} times")
     return " · ".join(parts)
 
 
