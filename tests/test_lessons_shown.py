@@ -5,6 +5,7 @@ Their numbers are not measured again; headings, and what the rows are called, ar
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 
@@ -26,7 +27,7 @@ def shown() -> list[tuple[Block, str]]:
     found = []
     for page in PAGES:
         blocks = blocks_of(page)
-        for before, block in zip(blocks, blocks[1:], strict=False):
+        for before, block in itertools.pairwise(blocks):
             command = before.text.strip()
             if before.reason and block.language == "text" and "andrea experiment" in command:
                 found.append((block, command))
