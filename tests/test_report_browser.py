@@ -34,6 +34,7 @@ def eventful_run() -> list[run_logs.Event]:
         at = step + (9000 if step > 600 else 0)
         loss = 1.6 + 2.6 * math.exp(-step / 150) + 0.1 * math.sin(step)
         changes: dict[str, Any] = {"loss": loss, "lr": 0.002 * (1 - step / 1500)}
+        changes["tokens_per_second"] = 15_000.0 + step
         if step == 300:
             changes |= {"loss": None, "skipped": True}
         if step == 700:
@@ -147,6 +148,8 @@ def test_axes_have_units(wide: Page) -> None:
         "[...document.querySelectorAll('#curves svg text')].map((one) => one.textContent)"
     )
     assert texts.count("step") == 6 and "0.002" in texts and "1.2k" in texts and "2.0" in texts
+    # All of an axis in the one form.
+    assert {"0", "5k", "10k", "15k"} <= set(texts) and "5000" not in texts
     assert "NaN" not in wide.evaluate("document.querySelector('#curves').innerHTML")
     legend = wide.text(".legend")
     for name in ("training, smoothed", "lowest and highest of 2 steps", "validation", "best",
@@ -154,6 +157,18 @@ def test_axes_have_units(wide: Page) -> None:
         assert name in legend
     assert wide.evaluate("document.querySelectorAll('.event').length") == 3  # and in the legend
     assert wide.evaluate("document.querySelectorAll('svg > .session').length") == 2
+
+
+def test_a_point_on_the_axis_is_whole(wide: Page) -> None:
+    below = wide.evaluate(
+        """(() => {
+          const clip = document.querySelector("#clip-coherence rect");
+          const axis = clip.closest("svg").querySelector("path.axis").getAttribute("d");
+          const bottom = Number(axis.match(/,([0-9.]+)H/)[1]);
+          return Number(clip.getAttribute("y")) + Number(clip.getAttribute("height")) - bottom;
+        })()"""
+    )
+    assert below >= 3 + 0.75  # a point's radius, and half of its line
 
 
 def middle_of_plot(page: Page, share: float) -> tuple[float, float]:

@@ -130,7 +130,8 @@ class Chart {
     let ticks = divide(low, high, this.spec.wide ? 6 : 4);
     if (ticks.length < 3) ticks = divide(low, high, 6);
     const step = ticks.length > 1 ? ticks[1] - ticks[0] : high - low;
-    const labels = ticks.map((tick) => (this.spec.tick ?? tickText)(tick, isLog ? Math.min(step, tick) : step));
+    const largest = ticks.reduce((most, tick) => Math.max(most, Math.abs(tick)), 0);
+    const labels = ticks.map((tick) => tickText(tick, isLog ? Math.min(step, tick) : step, largest));
     const box = { left: 14 + 7 * Math.max(...labels.map((label) => label.length), 1), right: width - 10, top: 10, bottom: height - 40 };
     this.box = box;
     const x = this.x = makeScale(this.view.at(this.view.from), this.view.at(this.view.to), box.left, box.right, false);
@@ -154,7 +155,7 @@ class Chart {
     draw(svg, "text", { x: box.right, y: height - 5, "text-anchor": "end" }, axis.name);
 
     const id = `clip-${this.spec.id}`;
-    draw(draw(svg, "clipPath", { id }), "rect", { x: box.left - 1, y: box.top - 4, width: box.right - box.left + 6, height: box.bottom - box.top + 5 });
+    draw(draw(svg, "clipPath", { id }), "rect", { x: box.left - 1, y: box.top - 4, width: box.right - box.left + 6, height: box.bottom - box.top + 8 });
     for (const step of this.spec.sessions ?? []) draw(svg, "path", { class: "session", d: `M${x(this.view.at(step)).toFixed(1)},${box.top}V${box.bottom}` });
     for (const { kind, points, line, smoothed, dots } of this.series) {
       const group = draw(svg, "g", { class: kind, "clip-path": `url(#${id})` });

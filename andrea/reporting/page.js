@@ -115,7 +115,7 @@ single("bits_per_byte", "Bits per byte", "of validation text", { kind: "validati
 single("gradient_norm", "Gradient norm", "before clipping", { smoothed: true }, { canBeLog: true });
 single("learning_rate", "Learning rate", "of the optimizer", {}, { fromZero: true, format: (number) => String(Number(number.toPrecision(3))) });
 single("tokens_per_second", "Speed", "tokens per second", { smoothed: true }, { fromZero: true, format: count });
-single("coherence", "Coherence of samples", "0 to 100", { kind: "validation", dots: true }, { domain: [0, 100], format: (number) => String(Math.round(number)) });
+single("coherence", "Coherence of samples", "0 to 100", { dots: true }, { domain: [0, 100], format: (number) => String(Math.round(number)) });
 
 // The last of an odd number of small charts is as wide as two.
 if (charts.length > 1 && charts.length % 2 === 0) charts[charts.length - 1].host.classList.add("wide");

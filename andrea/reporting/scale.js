@@ -67,9 +67,10 @@ const value = (number) => {
   return size >= 1000 ? grouped(number) : number.toPrecision(4);
 };
 
-const tickText = (tick, step) => {
+// largest: of the axis; all of its ticks have the one form, 5k beside 10k.
+const tickText = (tick, step, largest = Math.abs(tick)) => {
   if (Math.abs(tick) < step * 1e-6) return "0";
-  if (Math.abs(tick) >= 1e4) return count(tick);
+  if (largest >= 1e4) return count(tick);
   if (Math.abs(tick) < 1e-3) return Number(tick.toPrecision(3)).toExponential().replace("-", "\u2212");
   return tick.toFixed(Math.max(0, Math.min(6, Math.ceil(-Math.log10(step) - 1e-9))));
 };
