@@ -80,6 +80,12 @@ def test_it_looks_right(
     assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [size[0]] * 2
     assert "sees the last 64 tokens" in page.text("#facts")
     assert f'"{server.address}/v1"' in page.text("#example")
+    # On a telephone, too, the buttons stand in one row.
+    tops = page.evaluate(
+        "[...document.querySelectorAll('.row button')].filter((one) => one.offsetParent)"
+        ".map((one) => one.offsetTop)"
+    )
+    assert len(tops) == 3 and len(set(tops)) == 1
     picture = image.open(io.BytesIO(page.picture(whole=True))).convert("RGB")
     found = {colour: count for count, colour in picture.getcolors(picture.width * picture.height)}
     paper, accent = (tuple(bytes.fromhex(c[1:])) for c in (DARK if dark else LIGHT))
@@ -111,7 +117,8 @@ def test_words_are_legible(browser: Browser, server: Server, dark: bool) -> None
           const ratios = [...document.querySelectorAll(words)]
             .filter((node) => node.offsetParent)
             .map((node) => {
-              const pair = [parse(getComputedStyle(node).color).slice(0, 3), behind(node)];
+              const pseudo = node.placeholder ? "::placeholder" : null;
+              const pair = [parse(getComputedStyle(node, pseudo).color).slice(0, 3), behind(node)];
               const [low, high] = pair.map(light).sort((a, b) => a - b);
               return (high + 0.05) / (low + 0.05);
             });
