@@ -187,7 +187,7 @@ def test_any_arrays_work_or_are_refused(inputs: np.ndarray, targets: np.ndarray 
         *(("learning_rate", value, ArgumentError) for value in (-1e-3, np.nan, np.inf, 1e39)),
         *(("beta1", value, ArgumentError) for value in (-0.1, 1.0, np.nan)),
         *(("beta2", value, ArgumentError) for value in (-0.1, 1.0, 2.0)),
-        *(("eps", value, ArgumentError) for value in (0.0, -1e-8, np.nan)),
+        *(("eps", value, ArgumentError) for value in (0.0, 1e-39, -1e-8, np.nan)),
         *(("weight_decay", value, ArgumentError) for value in (-0.1, np.inf)),
         *(("max_norm", value, ArgumentError) for value in (-1.0, np.nan)),
         *(("max_norm", value, DTypeError) for value in (None, "much", [1.0, 2.0])),

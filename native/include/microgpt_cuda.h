@@ -1,8 +1,11 @@
 /* microgpt_cuda: GPT-2 style language models, forward, backward and AdamW, without a framework.
  *
  * Every function that can fail returns an mg_status; mg_last_error() then holds one line for this thread that says what
- * was wrong and what was seen.  Nothing here exits, aborts or prints.  A model or decoder may be used by one
+ * was wrong and what was seen.  Nothing here exits, aborts or prints.  A model and its decoders together may be used by one
  * thread at a time; different models by different threads, in which case their ops take turns on the shared thread pool.
+ * The pool's threads leave the process's signals to the caller's.  After a fork the child may go on with models on the CPU.
+ * On x86-64 the CPU backend rounds to nearest and takes numbers below 1.2e-38 (subnormal ones) to be 0, whatever the calling
+ * thread's floating-point mode is, and leaves that as it was.
  * Arrays are row-major.  Names follow GPT-2: V vocab_size, C n_embd, T tokens of a sequence, B sequences.
  *
  * The Python package reads its declarations from this file, so it must parse without a preprocessor: constants are enums,
@@ -174,7 +177,7 @@ typedef struct mg_step_options {
     float learning_rate;
     float beta1;
     float beta2;
-    float epsilon;
+    float epsilon; /* at least 1.2e-38, float32's smallest normal number */
     float weight_decay;
     float max_norm;        /* clip the global gradient norm to this; 0: no clipping */
     float skip_loss_above; /* no update where mg_update_loss is above this; 0: whatever it is */

@@ -1,4 +1,5 @@
 // extern "C" bodies of microgpt_cuda.h: check arguments, call the model, turn exceptions into a status.
+#include <cfloat>
 #include <cmath>
 #include <memory>
 
@@ -38,7 +39,9 @@ AdamW adamw_of(const mg_step_options* o, const char* call) {
     check_option(at_least_0(o->learning_rate), "learning_rate", o->learning_rate, "finite and at least 0");
     check_option(o->beta1 >= 0 && o->beta1 < 1, "beta1", o->beta1, "in [0, 1)");
     check_option(o->beta2 >= 0 && o->beta2 < 1, "beta2", o->beta2, "in [0, 1)");
-    check_option(std::isfinite(o->epsilon) && o->epsilon > 0, "epsilon", o->epsilon, "finite and above 0");
+    // Below it the CPU's arithmetic would divide by 0.
+    check_option(std::isfinite(o->epsilon) && o->epsilon >= FLT_MIN, "epsilon", o->epsilon,
+                 "finite and at least 1.17549435e-38");
     check_option(at_least_0(o->weight_decay), "weight_decay", o->weight_decay, "finite and at least 0");
     check_option(at_least_0(o->max_norm), "max_norm", o->max_norm, "finite and at least 0 (0: no clipping)");
     // Infinite, too, is a limit that nothing finite is above.

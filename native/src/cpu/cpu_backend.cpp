@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/arithmetic.h"
 #include "cpu/isa.h"
 #include "cpu/memory.h"
 #include "cpu/sizes.h"
@@ -151,6 +152,7 @@ void CpuBackend<E>::sum_norm_gradients(float* dgamma, float* dbeta, int64_t N, i
     const int64_t chunk = sum_chunk_rows(N), chunks = ceil_div(N, chunk);
     float* partial = shared_scratch(floats_bytes(chunks * 2 * C));
     parallel_ranges(N, chunk, [&](int64_t begin, int64_t end) { rows(partial + begin / chunk * 2 * C, begin, end); });
+    const Arithmetic arithmetic;
     if (dgamma != nullptr) kernels_.add_rows(dgamma, partial, chunks, 2 * C, C);
     if (dbeta != nullptr) kernels_.add_rows(dbeta, partial + C, chunks, 2 * C, C);
 }
@@ -240,6 +242,7 @@ void CpuBackend<E>::attention_backward(Element* dqkv, const Element* dout, const
 
 template <typename E>
 void CpuBackend<E>::sum(float* result, const float* x, int64_t count) {
+    const Arithmetic arithmetic;
     double total = 0;
     for (int64_t begin = 0; begin < count; begin += kNumbersPerTask)
         total += kernels_.sum(x + begin, std::min(kNumbersPerTask, count - begin));
@@ -259,6 +262,7 @@ void CpuBackend<E>::global_norm(float* result, const float* x, int64_t count) {
 
 template <typename E>
 void CpuBackend<E>::batch_loss(StepState* state, const float* losses, const BatchScale* scale, int64_t N) {
+    const Arithmetic arithmetic;
     sum(&state->loss, losses, N);
     state->loss *= scale->loss;
     if (scale->weight != 0) state->total_loss += state->loss * scale->weight;
@@ -267,6 +271,7 @@ void CpuBackend<E>::batch_loss(StepState* state, const float* losses, const Batc
 template <typename E>
 void CpuBackend<E>::adamw(float* parameters, float* gradients, float* m, float* v, void* prepared, StepState* state,
                           const std::vector<ParameterRange>& ranges, const AdamW* options) {
+    const Arithmetic arithmetic;
     const auto is_above = [](float value, float limit) { return limit > 0 && value > limit; };
     const float loss = state->total_loss;
     const bool updates = std::isfinite(state->norm) && std::isfinite(loss) &&

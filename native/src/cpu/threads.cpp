@@ -8,11 +8,13 @@
 
 #if !defined(_WIN32)
 #include <pthread.h>
+#include <signal.h>
 #endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include "cpu/arithmetic.h"
 #include "cpu/processors.h"
 
 namespace mg::cpu {
@@ -40,6 +42,31 @@ bool spin_until(const Condition& condition) {
     }
     return condition();
 }
+
+// Threads that are started while it lives leave the process's signals to the caller's own threads: they would take signals that a program
+// has blocked in its threads, to wait for them.  Not those that a thread's own faults and limits send it, nor a profiler's.
+class SignalsBlocked {
+   public:
+#if defined(_WIN32)
+    SignalsBlocked() {}
+#else
+    SignalsBlocked() {
+        sigset_t most;
+        sigfillset(&most);
+        for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF})
+            sigdelset(&most, own);
+        pthread_sigmask(SIG_BLOCK, &most, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+#endif
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+#if !defined(_WIN32)
+   private:
+    sigset_t before_;
+#endif
+};
 
 // Tasks of one call are handed out by a counter that also names the call.  A worker that wakes up late finds the name changed
 // and touches nothing, so nobody ever waits for a thread that hasn't begun: on a busy machine the caller does the work alone.
@@ -75,6 +102,8 @@ class Pool {
 
    private:
     void grow(int helpers) {
+        if (static_cast<int>(workers_.size()) >= helpers) return;
+        const SignalsBlocked blocked;
         while (static_cast<int>(workers_.size()) < helpers) {
             const int index = static_cast<int>(workers_.size()) + 1;
             workers_.emplace_back([this, index] { work(index); });
@@ -101,6 +130,7 @@ class Pool {
     }
 
     void work(int index) {
+        const Arithmetic arithmetic;
         uint32_t seen = 0;
         for (;;) {
             const auto called = [&] {
@@ -170,6 +200,7 @@ int thread_count() {
 void set_thread_count(int count) { chosen_threads.store(count, std::memory_order_relaxed); }
 
 void run_tasks(int threads, int64_t count, TaskFunction function, void* closure) {
+    const Arithmetic arithmetic;
     if (threads > 1 && count > 1) {
         pool().run(static_cast<int>(count < threads ? count : threads), count, function, closure);
         return;
