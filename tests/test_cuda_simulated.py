@@ -106,6 +106,10 @@ ORDER = {
 WIDE = ["ops/test_head_loss.py", "-k", "1100x5x11 or 70001 or 33x80x513"]
 LITTLE = {job("little memory", PLAIN, *WIDE, MGSIM_MEMORY=str(64 << 20)): 30}
 
+# Another library, in a thread of its own, may use the default stream while a step is recorded.
+BESIDE = ["test_cuda_host.py", "-k", "more_shapes and bf16"]
+NEIGHBOUR = {job("beside another library", PLAIN, *BESIDE, MGSIM_NEIGHBOUR="1"): 1}
+
 
 @each({**OPS, **ODD})
 def test_every_op(name: str, at_least: int) -> None:
@@ -124,6 +128,11 @@ def test_another_order_of_threads(name: str, at_least: int) -> None:
 
 @each(LITTLE)
 def test_logits_in_many_pieces(name: str, at_least: int) -> None:
+    check(name, at_least)
+
+
+@each(NEIGHBOUR)
+def test_recording_beside_another_library(name: str, at_least: int) -> None:
     check(name, at_least)
 
 

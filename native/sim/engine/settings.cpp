@@ -19,6 +19,7 @@ Settings read() {
     s.driver = static_cast<int>(number("MGSIM_DRIVER", 13000));
     s.capability = static_cast<int>(number("MGSIM_CAPABILITY", 90));
     s.epilogues = number("MGSIM_EPILOGUES", 1) != 0;
+    s.neighbour = number("MGSIM_NEIGHBOUR", 0) != 0;
     s.trace = number("MGSIM_TRACE", 0) != 0;
     return s;
 }

@@ -13,6 +13,7 @@ struct Settings {
     int driver;     // MGSIM_DRIVER: version the driver reports, such as 12040 (13000); 0: no driver
     int capability;  // MGSIM_CAPABILITY: compute capability, such as 75 (90)
     bool epilogues;  // MGSIM_EPILOGUES: 0 makes cuBLASLt refuse all epilogues, as it may for some shapes
+    bool neighbour;  // MGSIM_NEIGHBOUR: another library of the process uses the legacy default stream all the time
     bool trace;      // MGSIM_TRACE: print a table of memory accesses at exit (trace builds)
 };
 

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "engine/settings.h"
 #include "runtime/memory.h"
 #include "runtime/runtime.h"
 
@@ -14,6 +15,16 @@ uint64_t queued = 0;
 constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 
 CUstream_st& legacy() { return *all_streams().front(); }
+
+// What is put on the legacy stream would have to wait for a blocking stream whose work is not done but recorded.
+bool spoils_a_recording() {
+    for (CUstream_st* other : all_streams()) {
+        if (!other->recording || !other->blocking || other->mode == cudaStreamCaptureModeRelaxed) continue;
+        other->spoiled = true;
+        return true;
+    }
+    return false;
+}
 
 }  // namespace
 
@@ -39,17 +50,12 @@ cudaError_t enqueue(cudaStream_t handle, Task task) {
 
 cudaError_t enqueue(CUstream_st& stream, Task task) {
     if (stream.recording) {
+        if (settings().neighbour) spoils_a_recording();
         if (stream.spoiled) return report(cudaErrorStreamCaptureInvalidated);
         stream.recording->tasks.push_back(std::move(task));
         return cudaSuccess;
     }
-    if (&stream == &legacy()) {  // it would have to wait for a stream whose work is not done but recorded
-        for (CUstream_st* other : all_streams()) {
-            if (!other->recording || !other->blocking || other->mode == cudaStreamCaptureModeRelaxed) continue;
-            other->spoiled = true;
-            return report(cudaErrorStreamCaptureImplicit);
-        }
-    }
+    if (&stream == &legacy() && spoils_a_recording()) return report(cudaErrorStreamCaptureImplicit);
     task.sequence = ++queued;
     stream.queue.push_back(std::move(task));
     return cudaSuccess;

@@ -38,6 +38,7 @@ Device::~Device() {
     if (cudaSetDevice(index_) != cudaSuccess) return;
     cudaStreamSynchronize(stream_);
     if (order_ != nullptr) cudaEventDestroy(order_);
+    if (recorder_ != nullptr) cudaStreamDestroy(recorder_);
     cudaStreamDestroy(stream_);
 }
 
@@ -49,7 +50,7 @@ void Device::activate() const {
 
 cudaStream_t Device::stream() const {
     activate();
-    return stream_;
+    return capturing_ ? recorder_ : stream_;
 }
 
 void Device::check_not_capturing(const char* call) const {
@@ -133,14 +134,17 @@ void Device::let_wait(uintptr_t other) {
 
 void Device::begin_capture() {
     check_not_capturing("begin_capture");
-    check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    activate();
+    if (recorder_ == nullptr)
+        check(cudaStreamCreateWithFlags(&recorder_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    check(cudaStreamBeginCapture(recorder_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     capturing_ = true;
 }
 
 cudaGraph_t Device::end_capture() {
     capturing_ = false;
     cudaGraph_t graph = nullptr;
-    if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) return graph;
+    if (cudaStreamEndCapture(recorder_, &graph) == cudaSuccess) return graph;
     cudaGetLastError();
     return nullptr;
 }

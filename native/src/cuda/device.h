@@ -19,7 +19,8 @@ class Device {
     Device(const Device&) = delete;
     Device& operator=(const Device&) = delete;
 
-    // The stream, with this GPU current in the calling thread: what starts work asks for it each time.
+    // The stream, with this GPU current in the calling thread: what starts work asks for it each time.  While work is recorded it is
+    // the one that records.
     cudaStream_t stream() const;
 
     void* allocate(size_t bytes);  // aligned to 256 bytes; raises MG_ERROR_MEMORY with what is free
@@ -57,6 +58,8 @@ class Device {
     int major_ = 0, minor_ = 0, driver_ = 0, runtime_ = 0;
     size_t memory_bytes_ = 0;
     cudaStream_t stream_ = nullptr;
+    // Records; not a blocking one: while a blocking stream records, nobody in the process may use the legacy default stream.
+    cudaStream_t recorder_ = nullptr;
     cudaEvent_t order_ = nullptr;  // of two streams
     Staging staging_;
     bool capturing_ = false;
