@@ -31,7 +31,7 @@ def job(name: str, library: str, *selection: str, **environment: str) -> str:
         preload = {"LD_PRELOAD": sanitizer_runtimes(*runtimes)} if runtimes else {}
         return run_tests(path, *USUAL, *selection, OMP_NUM_THREADS="1", **preload, **environment)
 
-    return side_jobs.job(name, work)
+    return side_jobs.job(name, work, library)
 
 
 def check(name: str, at_least: int) -> None:

@@ -159,8 +159,11 @@ EMULATED = {
 }
 MODEL_TESTS = ("test_parity.py", "test_parity_decoding.py", "-m", "not gpu")
 for _isa, _cases in EMULATED.items():
-    side_jobs.job(f"emulated ops, {_isa}", _emulated(("ops", "-k", _cases), {}))
-    side_jobs.job(f"emulated model, {_isa}", _emulated(MODEL_TESTS, {"MICROGPT_ISA": _isa}))
+    for _name, _work in (
+        (f"emulated ops, {_isa}", _emulated(("ops", "-k", _cases), {})),
+        (f"emulated model, {_isa}", _emulated(MODEL_TESTS, {"MICROGPT_ISA": _isa})),
+    ):
+        side_jobs.job(_name, _work, "checked build")
 
 
 @x86_only
