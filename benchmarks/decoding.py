@@ -25,10 +25,9 @@ def compare_decoding(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
     The weights are untrained: speed doesn't depend on what they say.
     """
     say(f"decoding, {name}")
-    # llama.cpp is given a GPT-2.
-    with_llama = bench.with_llama and shape.dialect == "gpt2"
-    kinds = ["torch"] * bench.with_torch + ["llama.cpp"] * with_llama
-    peers = [Engine(kind, precision) for kind in kinds for precision in ("fp32", "bf16")]
+    peers = [Engine("torch", p) for p in bench.torch_precisions] if bench.with_torch else []
+    if bench.with_llama and shape.dialect == "gpt2":  # which is what llama.cpp is given
+        peers += [Engine("llama.cpp", precision) for precision in ELEMENT_BYTES]
     tried, left_out = bench.those_that_run("decode", peers, shape)
     engines = [Engine("andrea", precision) for precision in bench.precisions] + list(tried)
     by_name = {engine.name: engine for engine in engines}
