@@ -126,6 +126,9 @@ def test_a_run_is_found_by_its_folder_its_log_and_its_checkpoint(tmp_path: Path)
         log_path(tmp_path)
     with pytest.raises(RunError, match="isn't there"):
         log_path(tmp_path / "nothing")
+    (tmp_path / "text.txt").touch()
+    with pytest.raises(RunError, match=r"text\.txt is no file of a run; give the folder of a run"):
+        log_path(tmp_path / "text.txt")
 
 
 # ---- several sessions

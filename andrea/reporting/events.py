@@ -32,7 +32,10 @@ def log_path(path: Path) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    what = f"holds no log (no {LOG_NAME})" if path.is_dir() else "isn't there"
+    if path.is_dir():
+        what = f"holds no log (no {LOG_NAME})"
+    else:
+        what = "is no file of a run" if path.exists() else "isn't there"
     raise RunError(f"{path} {what}; give the folder of a run, as `andrea train` printed it")
 
 
