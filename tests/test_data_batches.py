@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from andrea.data import BatchSampler, EvaluationWindows, bits_per_byte
 from andrea.data.permutation import mix, permute
+from andrea.data.token_file import mapping_of, release_pages
 from andrea.errors import ArgumentError, DataError
 
 SMAPS = Path("/proc/self/smaps")
@@ -232,3 +234,16 @@ def test_bits_per_byte() -> None:
     assert bits_per_byte(math.log(256), 500, 1000) == pytest.approx(4)
     with pytest.raises(ArgumentError):
         bits_per_byte(1.0, 10, 0)
+
+
+def test_a_stretch_of_a_token_file_is_known_to_lie_in_it(tmp_path: Path) -> None:
+    """So that its pages are given back, as those of the whole file are."""
+    np.save(tmp_path / "tokens.npy", np.arange(5000, dtype=np.uint16))
+    tokens = np.load(tmp_path / "tokens.npy", mmap_mode="r")
+    mapping = mapping_of(tokens)
+    assert isinstance(mapping, mmap.mmap)
+    assert mapping_of(tokens[100:200][::2]) is mapping_of(np.asarray(tokens)) is mapping
+    assert mapping_of(np.array(tokens)) is None
+    for stretch in (tokens, tokens[10:], np.array(tokens)):
+        release_pages(stretch)
+        assert stretch[-1] == 4999

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from andrea.data.permutation import mix, permute
+from andrea.data.token_file import Tokens, mapping_of, release_pages
 from andrea.errors import ArgumentError, DataError
 
-Tokens = NDArray[np.integer[Any]]
 Batch = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 # Pages of the token file are given back after this many windows: each may map a megabyte around it.
@@ -95,21 +94,18 @@ class BatchSampler:
 
         It would read up to megabytes for each window. Of a smaller file it will be glad of them.
         """
-        mapping = self._tokens.base
-        if not isinstance(mapping, mmap.mmap) or not hasattr(mmap, "MADV_RANDOM"):
+        mapping = mapping_of(self._tokens)
+        if mapping is None or not hasattr(mmap, "MADV_RANDOM"):
             return
         if len(mapping) > _physical_memory() // 2:
             mapping.madvise(mmap.MADV_RANDOM)
 
     def _release_pages(self, num_windows: int) -> None:
         """Let go of mapped pages now and then: resident memory must not grow to the file's size."""
-        mapping = self._tokens.base
-        if not isinstance(mapping, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-            return
         self._windows_since_release += num_windows
         if self._windows_since_release >= _RELEASE_AFTER_WINDOWS:
             self._windows_since_release = 0
-            mapping.madvise(mmap.MADV_DONTNEED)
+            release_pages(self._tokens)
 
 
 def _physical_memory() -> int:

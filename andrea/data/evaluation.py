@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from andrea.data.batches import Batch, Tokens
+from andrea.data.batches import Batch
+from andrea.data.token_file import Tokens
 from andrea.errors import ArgumentError, DataError
 
 _IGNORED = -1

@@ -6,6 +6,7 @@ They open as memory maps, so that a text larger than memory can be trained on.
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Tokens = NDArray[np.integer[Any]]
+"""Tokens of any integer type, in memory or in a file, (n,)."""
 
 TokenArray = NDArray[np.unsignedinteger[Any]]
 
@@ -107,6 +111,21 @@ def open_tokens(
     except OSError:
         return None
     return tokens
+
+
+def mapping_of(tokens: Tokens) -> mmap.mmap | None:
+    """Return the memory map that the tokens, or those they are a stretch of, lie in."""
+    owner: Any = tokens
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return owner if isinstance(owner, mmap.mmap) else None
+
+
+def release_pages(tokens: Tokens) -> None:
+    """Let go of what is resident of a memory map; an array in memory stays as it is."""
+    mapping = mapping_of(tokens)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _header(dtype: np.dtype[Any], length: int) -> bytes:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Tokens = NDArray[np.integer[Any]]
+from andrea.data.token_file import Tokens, release_pages
+
+__all__ = ["Tokens", "token_chunks"]
 
 _CHUNK = 1 << 20
 
@@ -23,12 +22,3 @@ def token_chunks(tokens: Tokens, overlap: int = 0, size: int = _CHUNK) -> Iterat
     for start in range(0, len(tokens), size):
         yield np.array(tokens[max(start - overlap, 0) : start + size])
         release_pages(tokens)
-
-
-def release_pages(tokens: Tokens) -> None:
-    """Let go of what is resident of a memory map; an array in memory stays as it is."""
-    mapping: Any = tokens
-    while isinstance(mapping, np.ndarray):
-        mapping = mapping.base
-    if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)

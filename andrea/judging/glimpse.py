@@ -19,10 +19,17 @@ if TYPE_CHECKING:
     from andrea.model import GPT
     from andrea.tokenizers import Tokenizer
 
-# A glance: so many bytes of text, and at least so many tokens.
+SAMPLING = SamplingConfig(temperature=0.8, top_p=0.95)
+"""How a model is asked to write where nobody says how."""
+
+# A glance: so many bytes of text, and of any text at least so many tokens.
 _BYTES = 320
 _FEWEST_TOKENS = 16
-_SAMPLING = SamplingConfig(temperature=0.8, top_p=0.95)
+
+
+def tokens_of(num_bytes: int, tokens_per_byte: float) -> int:
+    """How many tokens make a text of some num_bytes bytes; 16 at least."""
+    return max(round(num_bytes * tokens_per_byte), _FEWEST_TOKENS)
 
 
 def opening(tokenizer: Tokenizer, documents: int | None) -> str:
@@ -79,7 +86,7 @@ class Glimpse:
         self._max_seconds = max_seconds
         self._is_stopped = is_stopped
         tokens_per_byte = len(data.train) / max(data.train_bytes, 1)
-        usual = max(round(_BYTES * tokens_per_byte), _FEWEST_TOKENS)
+        usual = tokens_of(_BYTES, tokens_per_byte)
         self._max_tokens = usual if max_tokens is None else max_tokens
 
     @cached_property
@@ -101,7 +108,7 @@ class Glimpse:
             tokenizer,
             prompt,
             max_tokens=self._max_tokens,
-            sampling=_SAMPLING,
+            sampling=SAMPLING,
             seed=self._seed,
         )
         written, is_whole, start = "", True, time.monotonic()

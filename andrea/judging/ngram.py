@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from andrea.data.token_file import Tokens, release_pages
 from andrea.errors import ArgumentError
-
-from .chunks import Tokens, release_pages
 
 Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]

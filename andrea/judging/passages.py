@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from andrea.data.token_file import Tokens, release_pages
 from andrea.errors import DataError
-
-from .chunks import Tokens, release_pages
 
 if TYPE_CHECKING:
     from andrea.model import GPT

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from andrea.sampling import SamplingConfig
 from andrea.writing import generate_texts
 
 from .chunks import Tokens
+from .glimpse import SAMPLING, tokens_of
 from .memorisation import Overlap, Told, longest_overlaps
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from andrea.tokenizers import Tokenizer
 
 _BYTES = 600
-_FEWEST_TOKENS = 16
-_SAMPLING = SamplingConfig(temperature=0.8, top_p=0.95)
 # What real texts share by chance is as long as that of unseen text; twice of it is more.
 _SUSPICIOUS = 2.0
 # Shorter stretches may be common by chance.
@@ -67,7 +65,7 @@ def write_samples(
 
     progress hears pieces of text and how many there may be.
     """
-    max_tokens = max(round(_BYTES * tokens_per_byte), _FEWEST_TOKENS)
+    max_tokens = tokens_of(_BYTES, tokens_per_byte)
     texts = [""] * num_samples
     pieces = generate_texts(
         model,
@@ -75,7 +73,7 @@ def write_samples(
         prompt,
         num_samples=num_samples,
         max_tokens=max_tokens,
-        sampling=_SAMPLING,
+        sampling=SAMPLING,
         seed=seed,
     )
     done = 0

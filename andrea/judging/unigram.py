@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from andrea.data.prepared import entropy
+from andrea.data.prepared import PreparedData, entropy
 from andrea.errors import ArgumentError
 
 from .chunks import Tokens, token_chunks
 
-__all__ = ["Counts", "entropy", "unigram_counts", "unigram_entropy"]
+__all__ = ["Counts", "entropy", "frequency_loss", "unigram_counts", "unigram_entropy"]
 
 Counts = NDArray[np.int64]
 
@@ -42,3 +42,10 @@ def unigram_entropy(tokens: Tokens, vocab_size: int) -> float:
         ArgumentError: an id is not below vocab_size.
     """
     return entropy(unigram_counts(tokens, vocab_size))
+
+
+def frequency_loss(data: PreparedData) -> float:
+    """`unigram_entropy` of the training text; counted only where an older version prepared it."""
+    if data.unigram_entropy is not None:
+        return data.unigram_entropy
+    return unigram_entropy(data.train, data.tokenizer.vocab_size)

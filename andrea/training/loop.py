@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from andrea.data import EvaluationWindows
 from andrea.errors import CheckpointError, RunError
+from andrea.judging.unigram import frequency_loss
 
 from . import guards
 from .clock import Clock
@@ -276,12 +277,7 @@ class _Loop:
 
     def _look_at_learning(self) -> None:
         if guards.learning_is_judged(self.state, self.config):
-            usual = self.data.unigram_entropy
-            if usual is None:  # a text that was prepared by an older version
-                from andrea.judging.unigram import unigram_entropy
-
-                usual = unigram_entropy(self.data.train, self.model.config.vocab_size)
-            mean = guards.mean_recent_loss(self.state)
+            mean, usual = guards.mean_recent_loss(self.state), frequency_loss(self.data)
             notice = guards.not_learning(self.state, self.config, mean, usual)
             self._tell(*([notice] if notice is not None else []))
 

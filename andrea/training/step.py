@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from andrea.data import BatchSampler
-from andrea.data.batches import Batch, Tokens
+from andrea.data.batches import Batch
+from andrea.data.token_file import Tokens
 
 if TYPE_CHECKING:
     from andrea.model import GPT

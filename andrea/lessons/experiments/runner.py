@@ -16,7 +16,7 @@ import numpy as np
 
 from andrea.data import BatchSampler, EvaluationWindows
 from andrea.errors import ArgumentError, DataError, DeviceError
-from andrea.judging.unigram import unigram_entropy
+from andrea.judging.unigram import frequency_loss
 from andrea.lessons.trace_forward import ForwardPass
 from andrea.model import GPT
 from andrea.planning.sizes import flops_per_token
@@ -151,10 +151,7 @@ class _Recorder:
         last = variant.steps - 1
         self._gradient_steps = {min(round(share * last), last) for share in gradient_steps}
         self._guess = math.log(variant.model.vocab_size)
-        usual = data.unigram_entropy
-        if usual is None:  # a text that was prepared by an older version
-            usual = unigram_entropy(data.train, variant.model.vocab_size)
-        self._frequencies = usual
+        self._frequencies = frequency_loss(data)
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._validation: list[tuple[int, float]] = []
