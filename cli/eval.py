@@ -84,7 +84,7 @@ def command(run: str, text: tuple[str, ...], **options: Any) -> None:
     """Tell loss, perplexity and bits per byte of RUN on a text it has not learned from.
 
     Beside them stand gzip, xz, and two models that count the training text's tokens: so one sees
-    whether a loss is good. Of no TEXT it is the run's own validation text.
+    whether a loss is good. Without TEXT it is the run's own validation text.
     """
     if options["threads"] is not None:
         import andrea

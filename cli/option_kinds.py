@@ -161,6 +161,12 @@ class SectionCommand(click.Command):
                 with formatter.section(section):
                     formatter.write_dl(records)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the epilog, which holds commands to copy, under a title."""
+        if self.epilog:
+            with formatter.section("Examples"):
+                formatter.write_text(self.epilog)
+
 
 def option(*declarations: str, section: str, **settings: Any) -> Callable[[F], F]:
     """A click option under a section's title."""

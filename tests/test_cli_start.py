@@ -67,7 +67,7 @@ SAMPLE_OPTIONS = [
 
 COMMANDS = (
     *("train", "sample", "serve", "eval", "replay", "report", "metrics", "export", "import"),
-    *("info", "params", "experiment", "doctor", "prefix", "completion"),
+    *("info", "params", "experiment", "trace", "doctor", "prefix", "completion"),
 )
 
 
@@ -92,6 +92,11 @@ def test_help_of_commands_fits_80_columns(command: str) -> None:
     result = invoke(command, "-h")
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_examples_stand_under_a_title() -> None:
+    assert '\nExamples:\n  andrea sample runs/book --prompt "Once' in invoke("sample", "-h").output
+    assert "Examples" not in invoke("report", "-h").output
 
 
 @pytest.mark.parametrize(
