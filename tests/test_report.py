@@ -138,6 +138,8 @@ def test_settings_say_what_their_numbers_mean() -> None:
             "equal an earlier one, 0 nearly",
         ),
     ]
+    alone = {"repetition": {**counts, "documents": 1, "near_repeated": 0}}
+    assert facts(alone)[0][1].endswith("stand in the training text")
 
 
 def test_it_carries_the_curves() -> None:

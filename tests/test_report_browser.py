@@ -328,6 +328,15 @@ def test_a_run_that_begins_is_shown(browser: Browser, tmp_path: Path, events: in
     assert page.complaints() == []
     assert page.evaluate("document.documentElement.dataset.drawn") == str([0, 0, 4, 5][events])
     assert "NaN" not in page.evaluate("document.body.outerHTML.split('<script')[0]")
+    if events == 1:
+        gap = page.evaluate(
+            """(() => {
+              const bar = document.querySelector(".progress");
+              const below = bar.nextElementSibling.getBoundingClientRect();
+              return below.top - bar.getBoundingClientRect().bottom;
+            })()"""
+        )
+        assert gap >= 8  # pixels between the bar and what is said below it
 
 
 def test_a_live_page_reads_itself_again(browser: Browser, tmp_path: Path) -> None:

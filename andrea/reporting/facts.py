@@ -33,7 +33,7 @@ _LABELS = {
     "train_tokens": "training tokens",
     "unigram_entropy": "token frequencies",
     "eval_every": "evaluates every",
-    "eval_windows": "evaluates",
+    "eval_windows": "evaluates on",
     "save_every": "saves every",
     "keep_last": "keeps",
     "min_ratio": "lowest rate",
@@ -126,9 +126,13 @@ _REPETITION = {"passages", "leaked", "documents", "repeated", "near_repeated"}
 
 def _repetition(found: Mapping[str, Any]) -> str:
     number = {name: text(name, found[name]) for name in _REPETITION}
+    told = (
+        f"{number['leaked']} of {number['passages']} validation passages stand in the training text"
+    )
+    if found["documents"] == 1:
+        return told
     return (
-        f"{number['leaked']} of {number['passages']} validation passages stand in the training "
-        f"text; of {number['documents']} documents {number['repeated']} equal an earlier one, "
+        f"{told}; of {number['documents']} documents {number['repeated']} equal an earlier one, "
         f"{number['near_repeated']} nearly"
     )
 
