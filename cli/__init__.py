@@ -70,9 +70,10 @@ class Program(click.Group):
             from difflib import get_close_matches
 
             nearest = get_close_matches(args[0], _COMMANDS, 1)
-            if nearest:
-                error.message += f" Did you mean {nearest[0]!r}?"
-            raise
+            if not nearest:
+                raise
+            text = f"{error.message} Did you mean {nearest[0]!r}?"
+            raise click.UsageError(text, ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand; failures become one line and an exit code."""
