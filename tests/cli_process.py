@@ -38,8 +38,7 @@ class Shell:
         (folder / "book.txt").write_text(TEXT, encoding="utf-8")
 
     def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        return {**kept, "XDG_CACHE_HOME": str(self.folder / ".cache"), **changes}
+        return {**os.environ, "XDG_CACHE_HOME": str(self.folder / ".cache"), **changes}
 
     def run(
         self, *arguments: str | Path, stdin: str | bytes = b"", **environment: str

@@ -20,9 +20,14 @@ import side_jobs
 for _variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
-# Where these are set, pytest shows how two values differ line by line, whatever their size: on a
-# build machine, one tensor's wrong bits would take it ten minutes.
-for _variable in ("CI", "BUILD_NUMBER"):
+# Where the first two are set, pytest shows how values differ line by line, whatever their size: on
+# a build machine, one tensor's wrong bits would take it ten minutes. The others are wishes for what
+# is printed, of who started the tests; a test says what it wants.
+_OF_THE_CALLER = (
+    *("CI", "BUILD_NUMBER", "COLUMNS", "LINES"),
+    *("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+)
+for _variable in _OF_THE_CALLER:
     os.environ.pop(_variable, None)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
