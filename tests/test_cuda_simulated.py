@@ -62,7 +62,7 @@ PATIENCE = {
         "accesses, fp32",
         "order, fp32",
         "training, fp32",
-        *(f"ops, {precision} and odd, all" for precision in ("fp32", "bf16")),
+        *(f"ops, {layout}, all" for layout in ("fp32 and not odd", "fp32 and odd", "bf16 and odd")),
         *(f"races, {of}" for of in ("fp32", "model", "rows")),
     )
 }
@@ -71,26 +71,21 @@ PLAIN = "checked build"
 
 # ---- plain
 
-OPS = {
-    job(f"ops, {layout}", PLAIN, "ops", "-k", layout): 1000
-    for layout in ("fp32 and not odd", "bf16 and not odd")
-}
+OPS = {job("ops, bf16 and not odd", PLAIN, "ops", "-k", "bf16 and not odd"): 1000}
 # Memory at odd places makes kernels go number by number, whatever a case computes.
-ODD = {
-    job(f"ops, {layout}{rest}", PLAIN, "ops", "-k", layout, *share): count
-    for layout in ("fp32 and odd", "bf16 and odd")
-    for rest, share, count in (("", ("--one-of", "2"), 700), (", all", (), 1400))
+SHARES = {"bf16 and odd": 3, "fp32 and not odd": 3, "fp32 and odd": 6}
+FEWER = {
+    job(f"ops, {layout}{rest}", PLAIN, "ops", "-k", layout, "--one-of", str(of)): 1000 // of
+    for layout, share in SHARES.items()
+    for rest, of in (("", share), (", all", 1))
 }
 
 # Parity, decoding, training, arrays on the device: all that is marked, but for the ops. Training's
 # own tests are of the host's side, which is one and the same in both precisions.
-TRAINING = "test_cuda_training.py"
 MODEL = {
-    job(f"model, {cases}", PLAIN, "--ignore=ops", "-k", cases): count
-    for cases, count in (("bf16", 30), ("not fp32 and not bf16", 1))
+    job("model", PLAIN, "--ignore=ops", "-k", "not (test_cuda_training and fp32)"): 60,
+    job("training, fp32", PLAIN, "test_cuda_training.py", "-k", "fp32"): 8,
 }
-MODEL[job("model, fp32", PLAIN, "--ignore=ops", f"--ignore={TRAINING}", "-k", "fp32")] = 30
-MODEL[job("training, fp32", PLAIN, TRAINING, "-k", "fp32")] = 8
 
 # Which thread and block goes first is the GPU's choice, so it must not matter.
 ORDER = {
@@ -111,7 +106,7 @@ BESIDE = ["test_cuda_host.py", "-k", "more_shapes and bf16"]
 NEIGHBOUR = {job("beside another library", PLAIN, *BESIDE, MGSIM_NEIGHBOUR="1"): 1}
 
 
-@each({**OPS, **ODD})
+@each({**OPS, **FEWER})
 def test_every_op(name: str, at_least: int) -> None:
     check(name, at_least)
 
