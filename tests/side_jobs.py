@@ -105,7 +105,7 @@ def _give_way() -> None:
     """Lower the priority of this thread's processes; on Linux alone a thread has one of its own."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+            os.setpriority(os.PRIO_PROCESS, 0, min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19))
 
 
 def start(names: Iterable[str]) -> None:
