@@ -6,6 +6,8 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -154,12 +156,17 @@ def test_only_c_api_defines_c_functions() -> None:
 # ---- Python: who imports what
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def imported(path: Path) -> Iterator[tuple[str, str]]:
     """(module, name) of each import of a file; relative ones as the absolute they mean."""
     is_cli = path.is_relative_to(CLI)
     root = ("andrea", "cli") if is_cli else ("andrea",)
     inside = path.relative_to(CLI if is_cli else ANDREA).parent.parts
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, ""
@@ -174,7 +181,7 @@ def imported(path: Path) -> Iterator[tuple[str, str]]:
 def names_used(path: Path) -> set[str]:
     """Calls and attributes of a file, such as print and os.environ."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             found.add(node.func.id)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -217,6 +224,38 @@ def test_one_variable_is_read() -> None:
     assert re.findall(r"environ\S*?[\"'](\w+)", text) == ["ANDREA_LIBRARY"]
 
 
+def needed_at_import(path: Path, modules: dict[str, Path]) -> set[Path]:
+    """The package's own files, by the names of modules, that a file imports when it is imported."""
+    inside = path.relative_to(ANDREA).parent.parts
+    found: set[Path] = set()
+
+    def look(body: list[ast.stmt]) -> None:
+        for node in body:
+            if isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+                look(node.body)
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            above = ["andrea", *inside][: len(inside) + 2 - node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names = {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            found.update(modules[name] for name in names & modules.keys())
+
+    look(tree_of(path).body)
+    return found
+
+
+def test_files_of_the_package_import_each_other_in_one_direction() -> None:
+    """So that each can be read, and imported, after those that it needs."""
+    modules = {
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts): path
+        for path in python_sources(ANDREA)
+    }
+    needs = {path: needed_at_import(path, modules) for path in modules.values()}
+    assert len(needs[ANDREA / "training" / "loop.py"]) > 6
+    order = list(TopologicalSorter(needs).static_order())  # CycleError names a circle
+    assert order.index(ANDREA / "errors.py") < order.index(ANDREA / "model.py")
+
+
 LAZY = [
     path for path in python_sources(ANDREA) if "__dir__ = on_first_use(" in path.read_text("utf-8")
 ]
@@ -226,9 +265,7 @@ LAZY = [
 def test_a_type_checker_is_told_the_names_that_are_loaded_when_they_are_used(path: Path) -> None:
     """And not of a package's `__getattr__`, or it would take every name for a good one."""
     told, given = set(), set()
-    (choice,) = (
-        node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.If)
-    )
+    (choice,) = (node for node in tree_of(path).body if isinstance(node, ast.If))
     assert ast.unparse(choice.test) == "TYPE_CHECKING"
     for line in choice.body:
         if isinstance(line, ast.ImportFrom) and line.level:
@@ -264,6 +301,16 @@ def test_the_page_on_adding_a_dialect_names_the_files_that_it_takes() -> None:
         relative(path) for path in sources if re.search(r"\brelu2\b|MG_RELU2", code_of(path))
     }
     assert knowing <= named and len(knowing) == 4
+
+
+def test_the_page_names_every_folder_of_the_package_and_no_other() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    section = page.split("## The package")[1].split("\n## ")[0]
+    folders = set(re.findall(r"^ +(\w+)/  ", section, re.MULTILINE))
+    assert folders == {path.parent.name for path in ANDREA.glob("*/__init__.py")}
+    modules = set(re.findall(r"\w+", " ".join(re.findall(r"^ {6}([\w, ]+?)   ", section, re.M))))
+    assert {f"{name}.py" for name in modules} >= FFI_FILES
+    assert not [name for name in modules if not (ANDREA / f"{name}.py").is_file()]
 
 
 # ---- sizes and flags
