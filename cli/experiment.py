@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import shutil
@@ -60,7 +61,7 @@ class _ExperimentCommand(SectionCommand):
     short_help="Try a claim on models trained side by side.",
     epilog=_EPILOG,
 )
-@click.argument("name", metavar="NAME", shell_complete=_complete_names)
+@click.argument("name", metavar="NAME", required=False, shell_complete=_complete_names)
 @text_argument
 @option(
     "--quick/--full",
@@ -116,7 +117,7 @@ class _ExperimentCommand(SectionCommand):
 @option("--json", "as_json", section="Options", is_flag=True, help="Print JSON for programs.")
 @click.pass_context
 def command(
-    click_context: click.Context, /, name: str, text: tuple[str, ...], **options: Any
+    click_context: click.Context, /, name: str | None, text: tuple[str, ...], **options: Any
 ) -> None:
     """Train the variants of an experiment on the same TEXT and seeds, and judge its claim.
 
@@ -125,8 +126,12 @@ def command(
     """
     from andrea.lessons.experiments import NAMES
 
+    if name is None:
+        raise click.UsageError(f"name an experiment: {', '.join(NAMES)}")
     if name not in NAMES:
-        raise Failure(f"no experiment is called {name!r:.60}; there is {', '.join(NAMES)}")
+        near = difflib.get_close_matches(name[:60].lower(), NAMES, 1)
+        hint = f"did you mean {near[0]}? there is" if near else "there is"
+        raise Failure(f"no experiment is called {name!r:.60}; {hint} {', '.join(NAMES)}")
     if (name == "custom") != bool(options["vary"]):
         told = "custom needs --vary" if name == "custom" else f"--vary is for custom, not {name}"
         raise Failure(f"{told}: andrea experiment custom --vary n_layer=2,4,8")

@@ -60,14 +60,15 @@ def result_lines(results: Results, took: tuple[float, float], width: int) -> Ite
 
     took: seconds, and seconds of all processors together.
     """
-    from andrea.lessons.experiments.page import about, headline, noise
+    from andrea.lessons.experiments.page import about, headline, keys, noise
 
     for table in results.tables():
         yield ""
         yield from wrap(table.title, width)
         yield from _fitting(table, width)
     yield ""
-    yield from wrap(f"losses: nats per token, of the validation text. {noise(results)}", width)
+    losses = "losses: nats per token, of the validation text."
+    yield from wrap(" ".join(filter(None, (losses, keys(results), noise(results)))), width)
     yield ""
     rows = [("claim", results.experiment.claim)]
     for one in results.judged:

@@ -124,7 +124,7 @@ def _one(count: Count, width: int) -> Iterator[str]:
     ]
     body.append(("all", brief(work.forward), brief(work.training), "100%", ""))
     header = ("FLOP a token", "forward", "training", "share", "  forward is")
-    yield from _fitting(header, body, 1, width, last=True)
+    yield from _fitting(header, body, 1, width, [(), (3,), (3, 4)], last=True)
     yield from text_lines([("", _length(count))], width)
 
 
@@ -276,7 +276,7 @@ def _fitting(
     for gone in without:
         kept = [place for place in range(len(header)) if place not in gone]
         rows = [tuple(row[place] for place in kept) for row in (header, *body)]
-        if last:
+        if last and len(header) - 1 in kept:
             longest = max(len(row[-1]) for row in rows)
             rows = [(*row[:-1], row[-1].ljust(longest)) for row in rows]
         first = left - sum(place < left for place in gone)

@@ -190,10 +190,14 @@ def _subject(run: str | None, options: Mapping[str, Any]) -> Subject:
         if options.get(name) is not None and not (is_preset or (name == "seed" and untrained)):
             flag = "--" + name.replace("_", "-")
             raise Failure(f"{flag} is for a model of --untrained PRESET; a run has its own")
-    if run is not None:
-        return _of_run(run, options, trained=True)
     from andrea.config import PRESETS
 
+    if run is not None:
+        if run in PRESETS and not os.path.exists(run):
+            raise Failure(
+                f"{run} is a preset, which has learned nothing: andrea trace --untrained {run}"
+            )
+        return _of_run(run, options, trained=True)
     if untrained not in PRESETS or os.path.exists(untrained):
         refuse_unknown(untrained)
         return _of_run(untrained, options, trained=False)

@@ -23,6 +23,8 @@ _GAP = "  "
 _SHADES, _ASCII_SHADES = " ░▒▓█", " .:*#"
 # So many tokens a head or a prediction are named, where they have room.
 _MOST_NAMED = 8
+# Lines of the text's tokens.
+_MOST_LINES = 8
 # Characters for one number of a vector.
 _NUMBER = 9
 
@@ -77,9 +79,16 @@ def _text(findings: Findings, width: int) -> Iterator[str]:
 
     labels, place = findings.labels, findings.trace.position
     cells = [f"{index} {label}" for index, label in enumerate(labels)]
-    lines = _packed(cells, width - 9)
-    for number, line in enumerate(lines):
-        yield ("text     " if number == 0 else " " * 9) + line
+    lines = _filled(cells, width - 9)
+    # Of a long text, what is around the token.
+    at = next(number for number, line in enumerate(lines) if cells[place] in line)
+    first = max(min(at - _MOST_LINES // 2, len(lines) - _MOST_LINES), 0)
+    chosen = lines[first : first + _MOST_LINES]
+    for number, line in enumerate(chosen):
+        yield ("text     " if number == 0 else " " * 9) + _GAP.join(line)
+    if len(chosen) < len(lines):
+        count = sum(map(len, chosen))
+        yield " " * 9 + f"({count} of {plural(len(cells), 'token')}; --json has all)"
     shown = signs(labels, ascii_only=findings.ascii_only)
     if shown:
         yield " " * 9 + f"({shown})"
@@ -88,19 +97,23 @@ def _text(findings: Findings, width: int) -> Iterator[str]:
     yield f"token    {place} {labels[place]}; {follows}"
 
 
-def _packed(cells: Sequence[str], width: int) -> list[str]:
-    """Cells in lines, with a gap between any two."""
-    lines: list[str] = []
+def _filled(cells: Sequence[str], width: int) -> list[list[str]]:
+    """Cells in lines that they fill, with a gap between any two; a line has one at least."""
+    lines: list[list[str]] = []
     room = 0
     for cell in cells:
         needed = cell_len(cell) + len(_GAP)
         if not lines or needed > room:
-            lines.append(cell)
+            lines.append([cell])
             room = width - cell_len(cell)
         else:
-            lines[-1] += _GAP + cell
+            lines[-1].append(cell)
             room -= needed
     return lines
+
+
+def _first_line(cells: Sequence[str], width: int) -> str:
+    return _GAP.join(_filled(cells, width)[0])
 
 
 # ---- one block
@@ -188,9 +201,11 @@ def _heads(findings: Findings, attention: Attention, width: int) -> Iterator[str
     start = len(lines[0]) - len(header[-1])
     for line, weights in zip(lines[1:], attention.weights, strict=True):
         order = np.argsort(-weights, kind="stable")[:_MOST_NAMED]
-        cells = [f"{place} {labels[place]} {weights[place]:.0%}" for place in order]
-        likeliest = _packed(cells, max(width - start, 16))[0]
-        yield line.ljust(start) + likeliest
+        # Over many tokens all weights are small.
+        largest = weights[order[0]]
+        digits = 0 if largest >= 0.1 else 1 if largest >= 0.01 else 2
+        cells = [f"{place} {labels[place]} {weights[place]:.{digits}%}" for place in order]
+        yield line.ljust(start) + _first_line(cells, max(width - start, 16))
 
 
 def _shades(findings: Findings, attention: Attention, width: int) -> Iterator[str]:
@@ -330,7 +345,7 @@ def _lens(findings: Findings, width: int) -> Lines:
             f"{findings.name_of(int(token))} {_share(share)}"
             for token, share in zip(tokens, shares, strict=True)
         ]
-        yield f"{line}{_GAP}{_packed(cells, room)[0]}", False
+        yield f"{line}{_GAP}{_first_line(cells, room)}", False
     text = f"nats; a guess among {findings.config.vocab_size:,} tokens: {guess:.2f}"
     if target >= 0:
         text += f". next: {findings.name_of(target)}"

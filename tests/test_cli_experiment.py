@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from andrea.cli import main
 from andrea.cli.experiment_text import result_lines
 from andrea.lessons.experiments import build
 from cli_process import Shell
@@ -50,10 +52,18 @@ def test_help_lists_the_experiments(shell: Shell) -> None:
         assert name in words and set(what.split()) <= set(words)
 
 
+def test_without_a_name_it_tells_the_names() -> None:
+    result = CliRunner().invoke(main, ["experiment"])
+    assert result.exit_code == 2 and "name an experiment: residual, residual-init," in result.output
+    usage = "Usage: andrea experiment [OPTIONS] NAME [TEXT...]"
+    assert usage in CliRunner().invoke(main, ["experiment", "--help"], prog_name="andrea").output
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("perpetual",), "no experiment is called 'perpetual'; there is residual,"),
+        (("Residul",), "'Residul'; did you mean residual? there is residual, residual-init,"),
         (("custom",), "custom needs --vary"),
         (("residual", "--vary", "n_layer=1,2"), "--vary is for custom, not residual"),
         (("custom", "--vary", "n_layer=2"), "nothing to compare"),

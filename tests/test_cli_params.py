@@ -161,6 +161,14 @@ def test_it_fits(words: tuple[str, ...], columns: int) -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_what_a_narrow_terminal_does_without() -> None:
+    page = shown("andrea-120m", columns=60)
+    assert max(map(len, page.splitlines())) <= 76, "the table of tensors has names and arithmetic"
+    operations = page[page.index("FLOP a token") :].splitlines()[:5]
+    assert max(map(len, operations)) <= 60 and len(set(map(len, operations))) == 1
+    assert operations[0].split() == ["FLOP", "a", "token", "forward", "training"]
+
+
 # ---- runs
 
 

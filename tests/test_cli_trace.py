@@ -151,6 +151,20 @@ def test_the_page_shows_what_the_engine_computed(run: Path) -> None:
     assert "At the start" not in page
 
 
+def test_of_a_long_text_the_tokens_around_the_traced_one_are_shown() -> None:
+    words = ("--untrained", "andrea-nano", "--text", "abcd" * 32)
+    for place in (0, 60, 127):
+        page = shown(*words, "--token", str(place))
+        lines = page[page.index("text     ") : page.index("\ntoken ")].splitlines()
+        assert len(lines) == 9 and f" {place} {'abcd'[place % 4]}" in "  ".join(lines)
+        told = [int(number) for line in lines[:8] for number in re.findall(r"(\d+) [a-d]", line)]
+        assert told == list(range(told[0], told[-1] + 1))
+        assert lines[8].strip() == f"({len(told)} of 128 tokens; --json has all)"
+    # Weights that are all small are told with decimals, not as 0%.
+    shares = re.findall(r"\d [a-d] ([\d.]+)%", page[page.index("looks at") :])
+    assert shares and all(re.fullmatch(r"[0-9]\.\d\d?", share) for share in shares[:8])
+
+
 def test_shades_stand_below_their_tokens(run: Path) -> None:
     model = small_model(5, **MODEL)
     weights = trace_token(model, small_tokenizer().encode(TEXT), 0, -1).attention.weights
@@ -371,6 +385,8 @@ def test_pictures_are_drawn(run: Path, tmp_path: Path, recwarn: Any) -> None:
     assert {"the stream", "attention's output", "the MLP's output"} <= set(stream)
     assert "angle to the stream" in stream and "depth (blocks passed)" in stream
     assert {"nats", "probability", "loss of the next token", "mean loss of the text"} <= set(lens)
+    # The names of the curves belong to the figure, below all axes, not among the curves.
+    assert lens.index("mean loss of the text") > lens.index("probability")
     assert not [str(one.message) for one in recwarn if "Glyph" in str(one.message)]
 
 
@@ -440,6 +456,7 @@ LONG = ("--text", TEXT + TEXT)
         (("RUN", *WITH_TEXT, "--no-bias"), "--bias is for a model of --untrained PRESET"),
         (("RUN", *WITH_TEXT, "--seed", "1"), "--seed is for a model of --untrained PRESET"),
         (("nothing", *WITH_TEXT), "nothing"),
+        (("gpt2", *WITH_TEXT), "has learned nothing: andrea trace --untrained gpt2"),
         (("--untrained", "nope"), "nope is neither a run's folder nor a preset"),
         (("--untrained", "RUN", "--dialect", "gpt2"), "--dialect is for a model of --untrained"),
         (("--untrained", "microgpt", "--text", "x" * 17), "the text has 17 tokens"),

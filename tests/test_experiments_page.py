@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -12,7 +14,8 @@ import pytest
 
 from andrea.errors import LibraryError, RunError
 from andrea.lessons import pictures
-from andrea.lessons.experiments import Results, write_report
+from andrea.lessons.experiments import Results, drawings, write_report
+from andrea.lessons.experiments.custom import custom
 from andrea.lessons.experiments.report import new_folder
 from browser import Browser, Page
 from extras import needs
@@ -64,6 +67,7 @@ def test_the_folder_has_every_number(results: Results, folder: Path) -> None:
     for variant in results.experiment.variants:
         loss = results.loss(variant)
         assert loss is not None and f"{loss.mean:.4f}" in table and variant.name in table
+    assert "± sd is the standard deviation over the seeds." in table
     for judged in results.judged:
         assert f"{judged.contrast.claim}: {judged.verdict.outcome}" in table
 
@@ -78,6 +82,56 @@ def test_pictures_have_labelled_axes(results: Results, folder: Path) -> None:
         )
         shown = " ".join(words)
         assert "16 blocks, scaled" in shown and "$" not in shown
+
+
+def heights(path: Path) -> dict[str, float]:
+    """Where the words of a picture stand, from the top."""
+    nodes = ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")
+    found = {}
+    for node in nodes:
+        place = re.search(r"translate\(\S+ (\S+)\)", node.get("transform", ""))
+        found["".join(node.itertext())] = float(place[1] if place else node.get("y", "nan"))
+    return found
+
+
+@WITH_PICTURES
+def test_names_of_curves_stand_below_the_axes(
+    results: Results, folder: Path, tmp_path: Path
+) -> None:
+    """Within them they would hide a curve, or be struck through by one."""
+    found = heights(folder / "loss.svg")
+    names = [found["16 blocks, scaled"], found["16 blocks, unscaled"]]
+    assert min(names) > found["steps of training"] > 0
+    # Many names: the picture grows, and the axes keep their height.
+    values = tuple(range(1, 25))
+    many = custom("quick", VOCAB_SIZE, {"n_layer": (1,), "learning_rate": values}, steps=1)
+    runs = [dataclasses.replace(results.runs[0], variant=one.name) for one in many.variants]
+    drawn = dataclasses.replace(results, experiment=many, runs=tuple(runs))
+    picture = next(picture for one, picture in drawings.pictures(drawn) if one.name == "loss")
+    picture.write(tmp_path / "many.svg")
+    large = heights(tmp_path / "many.svg")
+    assert sum(name.startswith("learning_rate") for name in large) == 24
+    assert min(large[one.name] for one in many.variants) > large["steps of training"]
+    assert abs(large["steps of training"] - found["steps of training"]) < 15
+
+
+@WITH_PICTURES
+@pytest.mark.parametrize("decades", [15, 1])
+def test_gradients_over_many_decades_are_told_by_whole_powers(
+    results: Results, tmp_path: Path, decades: int
+) -> None:
+    runs = []
+    for run in results.runs:
+        blocks = results.experiment.variant(run.variant).model.n_layer
+        norms = tuple(10.0 ** (-decades * block / blocks) for block in range(blocks))
+        runs.append(dataclasses.replace(run, gradients={0: norms}))
+    drawn = dataclasses.replace(results, runs=tuple(runs))
+    for one, picture in drawings.pictures(drawn):
+        if one.name == "gradients-start":
+            picture.write(tmp_path / "gradients.svg")
+    words = [word for word in heights(tmp_path / "gradients.svg") if re.match(r"[\d.e-]+$", word)]
+    whole = [math.log10(float(word)).is_integer() for word in words if float(word) < 1]
+    assert len(whole) >= 3 and all(whole) == (decades > 3), words
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
@@ -112,3 +166,8 @@ def test_the_page_in_a_browser(browser: Browser, folder: Path, width: int) -> No
     assert page.evaluate(f"[...{boxes}].every((one) => one.scrollWidth <= one.clientWidth)")
     assert page.evaluate("document.querySelectorAll('.claims li').length") == 3
     assert "at this size" in page.text(".status")
+    assert page.text(".keys") == "± sd is the standard deviation over the seeds."
+    facts = page.text(".cards")
+    assert re.search(r"vocab_size \d+, block_size \d+, n_layer \d+, n_head \d+", facts)
+    # A table is as wide as its numbers, not as the page.
+    assert page.evaluate("document.querySelector('table').offsetWidth") < 700

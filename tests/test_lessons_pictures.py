@@ -12,9 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from andrea import ArgumentError, LibraryError, ModelConfig
+from andrea.config import PRESETS
 from andrea.lessons import Count, changed_config, count_parameters, draw_shares
 from andrea.lessons.pictures import DASHES, GREY, PALETTE, best_ink, check_picture_path
 from andrea.lessons.pictures import relative_luminance as luminance
+from andrea.words import percent
 from extras import needs
 
 WHITE, DARK = "#ffffff", "#131416"
@@ -56,6 +58,11 @@ def seen(colour: str, eyes: str) -> NDArray[np.float64]:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
+def words_of(picture: str) -> list[str]:
+    page = ElementTree.fromstring(picture)
+    return ["".join(node.itertext()) for node in page.iter("{http://www.w3.org/2000/svg}text")]
+
+
 def contrast(one: str, other: str) -> float:
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
@@ -93,8 +100,7 @@ def counts(*, changed: bool) -> dict[str, Count]:
 def test_the_picture_of_shares(changed: bool, tmp_path: Path) -> None:
     models = counts(changed=changed)
     picture = draw_shares(models)
-    page = ElementTree.fromstring(picture.svg())
-    words = ["".join(node.itertext()) for node in page.iter("{http://www.w3.org/2000/svg}text")]
+    words = words_of(picture.svg())
     assert {"parameters", "a $<model>$"} <= {word.strip() for word in words}
     # V, T, C, L = 300, 32, 32, 2: tables, attention, MLP and norms, by hand.
     mlp = 2 * (2 * 4 * 32 * 32 + 5 * 32)
@@ -140,3 +146,13 @@ def test_names_that_are_no_pictures() -> None:
         with pytest.raises(ArgumentError, match=r"a picture is \.svg or \.png"):
             check_picture_path(name)
     assert check_picture_path("a.b.SVG") == Path("a.b.SVG")
+
+
+@needs("matplotlib", extra="plots")
+def test_a_share_stands_in_its_bar_only_where_it_has_room() -> None:
+    """At 7.9% of the longest bar "10.3%" would touch both ends of its part."""
+    before = count_parameters(ModelConfig(**PRESETS["andrea-120m"]))
+    after = count_parameters(changed_config(before.config, {}, mlp_ratio=2))
+    words = words_of(draw_shares({"before": before, "after": after}).svg())
+    share = percent(after.share(after.kinds[0].parameters))
+    assert len(share) == 5 and share not in words and "7.9%" in words

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BAR = 0.6
-# A part of a bar that is narrower than this, of the longest bar, has no room for its share.
-_LEGIBLE = 0.07
+# What a character of a share needs of the longest bar; a part that is narrower has no room for it.
+_CHARACTER = 0.015
 
 
 def draw_shares(counts: Mapping[str, Count]) -> Picture:
@@ -40,7 +40,7 @@ def _paint(figure: Figure, counts: Mapping[str, Count]) -> None:
             amount = count.kinds[number].parameters
             share = percent(count.share(amount))
             axes.barh(place, amount, left=starts[place], height=_BAR, color=colour)
-            if amount >= _LEGIBLE * longest:
+            if amount >= _CHARACTER * (len(share) + 1) * longest:
                 middle = starts[place] + amount / 2
                 ink = best_ink(colour)
                 axes.text(middle, place, share, ha="center", va="center", color=ink)

@@ -144,7 +144,8 @@ def draw_lens(
         curves.set_ylim(bottom=0)
         curves.set_ylabel("nats")
         curves.set_xlabel("depth (blocks passed)")
-        curves.legend(fontsize=8)
+        # Below: within the axes it would stand on one of the lines.
+        figure.legend(loc="outside lower left", ncols=4, fontsize=9)
         curves.grid(axis="y")
         _ticks(curves.xaxis, range(0, depths, -(-depths // 16)))
         title = f"After token {lens.positions[row]} {_shortened(label)}"
@@ -166,7 +167,7 @@ def draw_lens(
         table.set_ylabel("depth (blocks passed)")
         figure.colorbar(mesh, ax=table, label="probability", pad=0.01)
 
-    return draw(paint, width=11.0, height=max(3.4, 1.2 + 0.26 * depths))
+    return draw(paint, width=11.0, height=max(3.7, 1.5 + 0.26 * depths))
 
 
 def write_pictures(folder: Path, pictures: dict[str, Picture]) -> list[Path]:

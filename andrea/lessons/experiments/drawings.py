@@ -17,6 +17,7 @@ from .experiment import Drawing, Variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from .results import Results
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
 Chosen = Callable[[Variant], bool]
 
 # Inches: so that two stand beside each other on a page, and words are legible on a telephone.
-WIDTH, HEIGHT = 4.7, 3.4
+WIDTH, HEIGHT = 4.7, 3.1
+# Points of a curve's name, and inches of one of its characters and of its line.
+_SMALL, _CHARACTER, _LINE = 9, 0.066, 0.205
 # Gradients below this are nothing to float32; a logarithmic axis needs a number.
 _LEAST = 1e-45
+# Over so many powers of ten the axis names whole ones: 0.01, and not 0.0032.
+_DECADES = 3.0
 
 
 def drawing(paint: Callable[[Figure], None]) -> Picture:
@@ -50,11 +55,18 @@ def line(
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def legend(axes: Axes, *, columns: int = 1) -> None:
-    """The names of the curves, where they hide least."""
-    handles, _ = axes.get_legend_handles_labels()
-    if handles:
-        axes.legend(fontsize=8, ncols=columns)
+def legend(axes: Axes) -> None:
+    """The names of the curves below the axes, where they hide nothing; so the picture grows."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not handles:
+        return
+    # A line, a gap and the longest name, in inches.
+    column = 0.62 + _CHARACTER * max(map(len, labels))
+    columns = min(max(int(WIDTH / column), 1), len(labels))
+    figure = axes.figure
+    figure.set_size_inches(WIDTH, HEIGHT + _LINE * math.ceil(len(labels) / columns))
+    style: dict[str, Any] = {"fontsize": _SMALL, "handlelength": 2.6, "ncols": columns}
+    figure.legend(handles, labels, loc="outside lower center", **style)
 
 
 def baseline(axes: Axes, results: Results) -> None:
@@ -146,8 +158,11 @@ def gradient_profile(name: str, share: float, series: str, where: Chosen) -> Dra
                     blocks = range(1, variant.model.n_layer + 1)
                     powers = np.log10(np.maximum(np.array(norms), _LEAST))
                     line(axes, number, blocks, powers.T.tolist(), variant.name)
+            low, high = axes.get_ylim()
+            if high - low >= _DECADES:
+                _whole_numbers(axes.yaxis)
             axes.yaxis.set_major_formatter(lambda power, _: f"{10.0**power:.2g}")
-            _whole_numbers(axes)
+            _whole_numbers(axes.xaxis)
             axes.set_xlabel("block, counted from the embeddings")
             axes.set_ylabel("gradient norm (nats per unit)")
             axes.grid(axis="y")
@@ -169,7 +184,7 @@ def stream_profile(name: str, series: str, where: Chosen) -> Drawing:
                 if sizes:
                     depths = range(len(sizes[0]))
                     line(axes, number, depths, list(zip(*sizes, strict=True)), variant.name)
-            _whole_numbers(axes)
+            _whole_numbers(axes.xaxis)
             axes.set_ylim(bottom=0)
             axes.set_xlabel("depth (blocks passed)")
             axes.set_ylabel("root mean square of the stream")
@@ -197,7 +212,7 @@ def _values(variants: Iterable[Variant], factor: str) -> list[Any]:
     return list(dict.fromkeys(variant.factors[factor] for variant in variants))
 
 
-def _whole_numbers(axes: Axes) -> None:
+def _whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_major_locator(MaxNLocator(integer=True))

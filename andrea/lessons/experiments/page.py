@@ -23,6 +23,14 @@ from .statistics import FAILS, HOLDS, LEVEL, UNDECIDED
 _STATES = {HOLDS: "done", FAILS: "broken", UNDECIDED: "open"}
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNDECIDED: "undecided"}
 
+# What the short titles of columns mean.
+_KEYS = {
+    "± sd": "± sd is the standard deviation over the seeds",
+    "first/last": "first/last is the first block's gradient norm over the last one's",
+    "10^": "10^ is a power of ten: -3 is a thousandth, 0 as much",
+    "failed": "failed is a share of the runs",
+}
+
 Pictures = Sequence[tuple[Drawing, str]]
 """Drawings with their SVG."""
 
@@ -48,7 +56,7 @@ def render(results: Results, pictures: Pictures, missing: str = "") -> str:
         claims="\n".join(map(_claim, results.judged)),
         noise=escape(noise(results)),
         pictures=_pictures(pictures, missing),
-        tables="\n".join(map(_table, results.tables())),
+        tables=_tables(results),
         facts="\n".join(_cards(results)),
     )
 
@@ -92,6 +100,13 @@ def noise(results: Results) -> str:
     )
 
 
+def keys(results: Results) -> str:
+    """What the titles of the first table's columns mean, in a sentence; "" where they are words."""
+    titles = " ".join(results.table().header)
+    told = "; ".join(meaning for short, meaning in _KEYS.items() if short in titles)
+    return f"{told}." if told else ""
+
+
 @cache
 def _read(package: str) -> str:
     return files(package).joinpath("page.css").read_text(encoding="utf-8")
@@ -127,7 +142,12 @@ def _picture(drawing: Drawing, svg: str) -> str:
     )
 
 
-def _table(table: Table) -> str:
+def _tables(results: Results) -> str:
+    first, *others = results.tables()
+    return "\n".join([_table(first, keys(results)), *map(_table, others)])
+
+
+def _table(table: Table, below: str = "") -> str:
     head = "".join(
         f'<th scope="col"{_number(place, table)}>{escape(title)}</th>'
         for place, title in enumerate(table.header)
@@ -143,10 +163,11 @@ def _table(table: Table) -> str:
         + "</tr>"
         for row in table.rows
     )
+    told = f'<p class="quiet small keys">{escape(below)}</p>' if below else ""
     return (
         f'<section class="block"><h2>{escape(table.title)}</h2><div class="card">'
         f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div></div></section>"
+        f"<tbody>{body}</tbody></table></div>{told}</div></section>"
     )
 
 
@@ -158,6 +179,7 @@ def _cards(results: Results) -> list[str]:
     experiment, text = results.experiment, results.text
     first = experiment.variants[0]
     model, train = first.model, first.train
+    sizes = model.to_dict().items()
     facts = {
         "Text": [
             ("amount", f"{size(text.num_bytes)}, {len(text.train):,} tokens to learn from"),
@@ -168,7 +190,7 @@ def _cards(results: Results) -> list[str]:
             ("device", results.device),
             ("seeds", ", ".join(map(str, results.seeds))),
             ("a step", f"{count(train.tokens_per_step(model.block_size))} tokens"),
-            ("first variant", f"{model}"),
+            ("first variant", ", ".join(f"{name} {_value(told)}" for name, told in sizes)),
             ("its training", f"learning rate {train.learning_rate:g}, warm-up {train.warmup}"),
         ],
     }
@@ -182,3 +204,9 @@ def _cards(results: Results) -> list[str]:
         notes = "".join(f"<p>{escape(note)}</p>" for note in experiment.notes)
         cards.append(f'<section class="card notes"><h2>Notes</h2>{notes}</section>')
     return cards
+
+
+def _value(told: object) -> str:
+    if isinstance(told, bool):
+        return "on" if told else "off"
+    return f"{told:,}" if isinstance(told, int) else f"{told}"

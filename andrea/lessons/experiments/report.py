@@ -10,7 +10,7 @@ from andrea.errors import LibraryError, RunError
 from andrea.runs.whole_file import whole_file, write_all
 
 from .drawings import pictures
-from .page import Pictures, about, headline, render
+from .page import Pictures, about, headline, keys, render
 from .results import Results
 
 PAGE, NUMBERS, TABLE = "report.html", "results.json", "table.txt"
@@ -76,6 +76,9 @@ def text_report(results: Results) -> Iterator[str]:
             ]
             yield "  ".join(cells).rstrip()
         yield ""
+    told = keys(results)
+    if told:
+        yield from (told, "")
     yield results.experiment.claim
     for one in results.judged:
         yield f"- {one.contrast.claim}: {one.verdict.outcome}"
