@@ -16,7 +16,7 @@ from ._library import check, ffi, lib, offer_cublaslt
 from .arguments import choice, integer
 from .config import CHOICES, ModelConfig
 from .device_arrays import current_stream
-from .errors import StateError
+from .errors import ArgumentError, StateError
 from .tensors import (
     ActivationOwner,
     Tensor,
@@ -27,6 +27,9 @@ from .tensors import (
     views,
     write_tensors,
 )
+
+# What memory is planned for, in the order of mg_use.
+_USES = ("decoding", "training", "forward")
 
 
 def native_config(config: ModelConfig) -> Any:
@@ -45,22 +48,28 @@ def engine_memory(
     batch_size: int,
     block_size: int | None = None,
     *,
-    training: bool = True,
+    use: str = "training",
     device: str = "auto",
     precision: str = "auto",
 ) -> dict[str, int]:
     """Bytes that a model takes with batches of (batch_size, block_size), by kind, before it exists.
 
-    Kinds: parameters, gradients, moments, activations (kept from forward to backward), workspace
-    (whatever else lives during a step), and their total.
+    Kinds: parameters, gradients, moments, activations (kept from forward to backward, or a
+    decoder's keys and values), workspace (whatever else lives during a step), and their total.
+
+    Args:
+        use: "training"; "forward", of `GPT.forward` alone; or "decoding", of a decoder of
+            batch_size sequences that reads up to block_size tokens of each at once.
 
     Raises:
-        ArgumentError: a size is out of range.
+        ArgumentError: a size is out of range, or there is no such use.
         DeviceError: the device or precision is not available.
     """
     plan = ffi.new("mg_memory_plan *")
     B = integer("batch_size", batch_size, 1, 2**31 - 1)
     T = integer("block_size", config.block_size if block_size is None else block_size, 1, 2**31 - 1)
+    if use not in _USES:
+        raise ArgumentError(f"use must be one of {', '.join(_USES)}, got {use!r}")
     native = native_config(config)
     offer_cublaslt(device)
     check(
@@ -70,7 +79,7 @@ def engine_memory(
             choice("precision", precision),
             B,
             T,
-            bool(training),
+            _USES.index(use),
             plan,
         )
     )

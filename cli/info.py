@@ -97,7 +97,7 @@ def _overview() -> dict[str, Any]:
                 "config": config.to_dict(),
                 "vocab_size_from_text": not PRESETS[name]["vocab_size"],
                 "parameters": num_parameters(config),
-                "training_memory": memory_plan(config, 1, training=True)["total"],
+                "training_memory": memory_plan(config, 1)["total"],
             }
         )
     machine = {
@@ -143,8 +143,8 @@ def _model_facts(config: ModelConfig, batch_size: int) -> dict[str, Any]:
         ],
         "batch_size": batch_size,
         "memory": {
-            "training": memory_plan(config, batch_size, training=True),
-            "sampling": memory_plan(config, 1, training=False),
+            "training": memory_plan(config, batch_size),
+            "sampling": memory_plan(config, 1, use="decoding"),
         },
         "flops_per_token": {
             "forward": flops_per_token(config, training=False),

@@ -249,9 +249,7 @@ def test_nothing_is_allocated_during_steps(kind: Kind) -> None:
 @on_gpu
 def test_memory_is_what_was_planned(kind: Kind) -> None:
     config = andrea.ModelConfig(1000, 64, 3, 4, 64)
-    planned = andrea.engine_memory(
-        config, 8, device=kind.device, precision=kind.precision, training=True
-    )
+    planned = andrea.engine_memory(config, 8, device=kind.device, precision=kind.precision)
     before = free_memory()
     model = new_model(kind, config)
     for tokens, targets in batches(3, 8, 64):

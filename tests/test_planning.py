@@ -102,7 +102,7 @@ def test_memory_is_the_engines() -> None:
     assert 0 <= memory["parameters"] - 4 * num_parameters(config) < padding
     assert memory["moments"] == 2 * memory["gradients"] == 2 * memory["parameters"]
     assert memory_plan(config, 32)["activations"] > 1.9 * memory["activations"]
-    assert memory_plan(config, 16, training=False)["total"] < memory["total"] / 3
+    assert memory_plan(config, 16, use="decoding")["total"] < memory["total"] / 3
 
 
 # ---- choices are kept

@@ -238,8 +238,8 @@ def count_parameters(
         ArgumentError: batch_size is out of range.
         DeviceError: the device or precision is not available.
     """
-    training = memory_plan(config, batch_size, training=True, device=device, precision=precision)
-    sampling = memory_plan(config, 1, training=False, device=device, precision=precision)
+    training = memory_plan(config, batch_size, device=device, precision=precision)
+    sampling = memory_plan(config, 1, use="decoding", device=device, precision=precision)
     return Count(
         config=config,
         kinds=tuple(_kind(name, config) for name in KINDS),

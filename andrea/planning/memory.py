@@ -46,11 +46,10 @@ class Room:
         """Bytes that a run takes, by kind: what the engine trains with, and samples beside it."""
         device, precision = self.device, self.precision
         needed = memory_plan(model, batch_size, device=device, precision=precision)
-        # Writing takes keys and values of a context, buffers as for a pass of one sequence, and in
-        # some precisions a copy of the weights that training has no use for.
-        cache = 2 * model.n_layer * model.block_size * model.n_embd * 4
-        writing = memory_plan(model, 1, training=False, device=device, precision=precision)
-        samples = max(writing["total"] - needed["parameters"], 0) + cache
+        # The weights are there, but for copies of them that in some precisions only writing needs.
+        # What products work in is there, too: how much of the workspace that is, nobody tells.
+        writing = memory_plan(model, 1, use="decoding", device=device, precision=precision)
+        samples = writing["total"] - needed["parameters"]
         return {**needed, "samples": samples, "total": needed["total"] + samples}
 
     def fits(self, model: ModelConfig, batch_size: int, share: float = SHARE_OF_MEMORY) -> bool:

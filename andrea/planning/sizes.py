@@ -124,7 +124,7 @@ def memory_plan(
     config: ModelConfig,
     batch_size: int,
     *,
-    training: bool = True,
+    use: str = "training",
     device: str = "auto",
     precision: str = "auto",
 ) -> dict[str, int]:
@@ -132,4 +132,4 @@ def memory_plan(
     `andrea.engine_memory`."""
     from andrea.memory import engine_memory
 
-    return engine_memory(config, batch_size, training=training, device=device, precision=precision)
+    return engine_memory(config, batch_size, use=use, device=device, precision=precision)

@@ -238,18 +238,22 @@ typedef struct mg_activation {
 MG_API mg_status mg_model_activation_count(mg_model* model, int32_t* count);
 MG_API mg_status mg_model_activation(mg_model* model, int32_t index, mg_activation* activation);
 
-/* Bytes that training (or only sampling, training = 0) of a model takes with batches of B x T, by kind. */
+/* What memory is planned for: a decoder of B sequences that reads up to T tokens of each at once; training with batches of B x T;
+ * or mg_forward alone with them. */
+typedef enum mg_use { MG_USE_DECODING = 0, MG_USE_TRAINING = 1, MG_USE_FORWARD = 2 } mg_use;
+
+/* Bytes by kind. */
 typedef struct mg_memory_plan {
-    int64_t parameters;
+    int64_t parameters; /* with the copies that are computed with */
     int64_t gradients;
     int64_t moments;
-    int64_t activations; /* kept from forward to backward */
+    int64_t activations; /* kept from forward to backward; keys and values that a decoder keeps */
     int64_t workspace;   /* everything else that lives during a step */
     int64_t total;
 } mg_memory_plan;
 
 MG_API mg_status mg_plan_memory(const mg_config* config, const char* device, const char* precision, int32_t B,
-                                int32_t T, int32_t training, mg_memory_plan* plan);
+                                int32_t T, int32_t use, mg_memory_plan* plan);
 
 /* ---- decode: sequences that grow token by token, with cached keys and values --------------------------------------- */
 

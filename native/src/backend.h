@@ -70,10 +70,14 @@ struct StepState {
     int64_t steps;      // updates done: AdamW's bias correction is 1 - beta^steps
 };
 
-// The sizes of a step that a backend's own memory depends on; widest is the widest row of a linear layer.
-struct StepShape {
-    int64_t N, T, C, NH, V, widest;
-    bool training;  // or forward alone
+// What a plan of memory is for; the values are those of mg_use.
+enum class Purpose { decoding, training, forward };
+
+// The sizes that a backend's own memory depends on, of a step or of what a decoder is fed at once.
+struct WorkShape {
+    Purpose purpose;
+    int64_t N, sequences, T, C, NH, V;  // T: in decoding the positions of the cache
+    int64_t hidden, mlp;                // widths of the MLP's first layer's output and of its second layer's input
 };
 
 // Names a list of ops that repeat() may record: calls with equal keys must be equal calls, for as long as no memory is released.
@@ -113,8 +117,8 @@ class Backend {
     virtual uintptr_t stream() const = 0;                  // that work is queued on, as a number; 0: there is none
     virtual void wait_for(uintptr_t stream) = 0;           // lets what follows wait for work queued on that stream
     virtual size_t element_bytes() const = 0;
-    // What the backend itself holds beside the caller's buffers while it works on steps of this shape.
-    virtual size_t scratch_bytes(const StepShape& shape) const = 0;
+    // What the backend itself holds beside the caller's buffers once it did such work.
+    virtual size_t scratch_bytes(const WorkShape& shape) const = 0;
 
     // Does ops(): calls of this backend that depend on nothing but the key and the contents of memory.  A backend may record
     // them and replay its record when the key comes again.

@@ -9,6 +9,7 @@
 #include "guard.h"
 #include "model/decoder.h"
 #include "model/gpt.h"
+#include "model/plan.h"
 
 struct mg_decoder {
     std::shared_ptr<mg::Gpt> gpt;  // a decoder keeps its model alive
@@ -249,14 +250,17 @@ mg_status mg_model_set_step_count(mg_model* model, int64_t count) {
 // ---- memory that a model takes
 
 mg_status mg_plan_memory(const mg_config* config, const char* device, const char* precision, int32_t B, int32_t T,
-                         int32_t training, mg_memory_plan* plan) {
+                         int32_t use, mg_memory_plan* plan) {
     return guarded([&] {
         check_pointer(plan, "plan_memory", "plan");
         check_pointer(device, "plan_memory", "device");
         check_pointer(precision, "plan_memory", "precision");
         const mg::Config checked = mg::config_of(config, "plan_memory");
         checked.check_batch("plan_memory", B, T);
-        *plan = mg::Gpt::plan(checked, *mg::create_backend(device, precision), B, T, training != 0);
+        check_argument(use >= MG_USE_DECODING && use <= MG_USE_FORWARD, "plan_memory: no use is %d", use);
+        // A decoder has a place for each position of the context.
+        if (use == MG_USE_DECODING) checked.check_batch("plan_memory", B, checked.block_size);
+        *plan = mg::plan_memory(checked, *mg::create_backend(device, precision), B, T, static_cast<mg::Purpose>(use));
     });
 }
 

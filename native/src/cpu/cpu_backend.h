@@ -33,7 +33,7 @@ class CpuBackend final : public Backend {
     uintptr_t stream() const override { return 0; }
     void wait_for(uintptr_t) override {}
     size_t element_bytes() const override { return sizeof(E); }
-    size_t scratch_bytes(const StepShape& shape) const override;
+    size_t scratch_bytes(const WorkShape& shape) const override;
 
     void repeat(const RepeatKey&, const std::function<void()>& ops) override { ops(); }
     int64_t launches() const override { return 0; }

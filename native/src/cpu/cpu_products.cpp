@@ -1,8 +1,6 @@
 // The CPU backend's products: linear layers, head and loss.  B is packed by all threads together, a piece that fits the caches'
 // last level at a time; then the threads share out the rows of A.
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "cpu/cpu_backend.h"
 #include "cpu/sizes.h"
@@ -60,16 +58,31 @@ Product<E> product_of(const E* x, int64_t row_stride, int64_t N, int64_t outputs
 }  // namespace
 
 template <typename E>
-size_t CpuBackend<E>::scratch_bytes(const StepShape& s) const {
-    const int64_t chunks = ceil_div(s.N, sum_chunk_rows(s.N));
-    const size_t shared = floats_bytes(std::max(head_chunk_rows(s.N, s.V) * s.V, chunks * 2 * s.C));
-    // The depths of a step's products, and the most columns of each; the last two are the head's and weights' gradients.
-    std::vector<std::pair<int64_t, int64_t>> products = {{s.C, std::max(s.widest, s.V)}, {s.widest, s.C}};
-    if (s.training) products.insert(products.end(), {{s.V, s.C}, {s.N, s.widest}});
-    size_t thread = kernels_.attention_scratch_bytes(s.T, s.C / s.NH), packed = 0;
-    for (const auto& [depth, columns] : products) {
+size_t CpuBackend<E>::scratch_bytes(const WorkShape& s) const {
+    const bool decodes = s.purpose == Purpose::decoding;
+    const int64_t chunk = head_chunk_rows(s.N, s.V);
+    size_t shared = decodes ? 0 : floats_bytes(chunk * s.V), packed = 0;
+    size_t thread = decodes ? floats_bytes(s.T) : kernels_.attention_scratch_bytes(s.T, s.C / s.NH);
+    const auto product = [&](int64_t depth, int64_t columns) {
         thread = std::max(thread, kernels_.product_scratch_bytes(depth));
         packed = std::max(packed, packed_bytes(kernels_, columns, depth));
+    };
+    const auto forward_product = [&](int64_t rows, int64_t depth, int64_t columns) {
+        if (rows > kernels_.few_rows)
+            product(depth, columns);
+        else
+            packed = std::max(packed, floats_bytes(rows * kernels_.few_rows_words(depth)));
+    };
+    forward_product(s.N, s.C, std::max(3 * s.C, s.hidden));
+    forward_product(s.N, s.mlp, s.C);
+    forward_product(decodes ? s.sequences : chunk, s.C, s.V);
+    if (s.purpose == Purpose::training) {
+        shared = std::max(shared, floats_bytes(ceil_div(s.N, sum_chunk_rows(s.N)) * 2 * s.C));
+        // The gradients of what layers read, and of weights.
+        for (const int64_t depth : {3 * s.C, s.hidden, s.V}) product(depth, s.C);
+        product(s.C, std::max(s.C, s.mlp));
+        product(s.N, std::max(s.C, s.mlp));
+        product(chunk, s.C);
     }
     return shared + packed + whole_lines(thread) * static_cast<size_t>(thread_count());
 }

@@ -37,7 +37,7 @@ class CudaBackend final : public Backend {
     uintptr_t stream() const override { return reinterpret_cast<uintptr_t>(device_.stream()); }
     void wait_for(uintptr_t stream) override;
     size_t element_bytes() const override { return sizeof(E); }
-    size_t scratch_bytes(const StepShape& shape) const override;
+    size_t scratch_bytes(const WorkShape& shape) const override;
 
     void repeat(const RepeatKey& key, const std::function<void()>& ops) override { graphs_.repeat(key, ops); }
     int64_t launches() const override;

@@ -27,14 +27,20 @@ Matrix<const void*> transposed(const void* at, int64_t stride) { return {at, str
 }  // namespace
 
 template <typename E>
-size_t CudaBackend<E>::scratch_bytes(const StepShape& s) const {
+size_t CudaBackend<E>::scratch_bytes(const WorkShape& s) const {
     constexpr size_t kCallersBuffers = 8;  // of a model, each rounded up to whole units
     size_t total = kCallersBuffers * Scratch::kUnit;
     total += Gemm::workspace_bytes(device_.major()) + Scratch::rounded(fixed_bytes());
+    if (s.purpose == Purpose::decoding) {
+        // A context is read at once, and grows token by token: few rows are split into more parts.
+        return total + Scratch::rounded(std::max(cached_attention_scratch_bytes(s.N, s.T, s.C, s.NH),
+                                                 cached_attention_scratch_bytes(s.sequences, s.T, s.C, s.NH)));
+    }
     total += Scratch::rounded(floats_bytes(head_rows(s.N, s.V) * logits_stride(s.V)));
-    if (!s.training) return total;
-    total += Scratch::rounded(floats_bytes(s.widest));
-    total += Scratch::rounded(column_sums_scratch_bytes(s.N, s.widest));
+    if (s.purpose == Purpose::forward) return total;
+    const int64_t widest = std::max(3 * s.C, s.hidden);
+    total += Scratch::rounded(floats_bytes(widest));
+    total += Scratch::rounded(column_sums_scratch_bytes(s.N, widest));
     total += Scratch::rounded(norm_backward_scratch_bytes(s.N, s.C));
     total += Scratch::rounded(attention_backward_scratch_bytes(s.N / s.T, s.T, s.NH));
     return total;

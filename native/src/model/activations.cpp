@@ -58,7 +58,7 @@ Activations lay_out(Arena& arena, const Backend& backend, const Config& config, 
 
 }  // namespace
 
-ActivationBytes activation_bytes(const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep) {
+KeptBytes activation_bytes(const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep) {
     Arena arena(nullptr);
     size_t kept;
     lay_out(arena, backend, config, B, T, keep, &kept);
@@ -67,7 +67,7 @@ ActivationBytes activation_bytes(const Backend& backend, const Config& config, i
 
 Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T,
                                 Keep keep) {
-    const ActivationBytes bytes = activation_bytes(backend, config, B, T, keep);
+    const KeptBytes bytes = activation_bytes(backend, config, B, T, keep);
     memory.reserve(bytes.kept + bytes.workspace);
     Arena arena(memory.get());
     return lay_out(arena, backend, config, B, T, keep, nullptr);

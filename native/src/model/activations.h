@@ -14,6 +14,11 @@ namespace mg {
 
 enum class Keep { for_backward, nothing };
 
+struct KeptBytes {
+    size_t kept;  // from forward to backward, or from token to token
+    size_t workspace;
+};
+
 struct NormStatistics {
     float* mean = nullptr;  // [N]; null: RMSNorm has none
     float* rstd = nullptr;  // [N]
@@ -58,12 +63,7 @@ struct NamedActivation {
     std::vector<int64_t> shape;  // [B, T] or [B, T, width]
 };
 
-struct ActivationBytes {
-    size_t kept;  // from forward to backward
-    size_t workspace;
-};
-
-ActivationBytes activation_bytes(const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep);
+KeptBytes activation_bytes(const Backend& backend, const Config& config, int64_t B, int64_t T, Keep keep);
 
 // Lays the activations of B x T out in `memory`, which grows as needed.
 Activations arrange_activations(Backend& backend, Buffer& memory, const Config& config, int64_t B, int64_t T,

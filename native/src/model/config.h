@@ -36,8 +36,6 @@ struct Config {
 
     // Of the MLP's first layer's output: a gated activation takes two numbers for one.
     int64_t hidden_dim() const { return is_gated(activation) ? 2 * mlp_dim : mlp_dim; }
-    // The widest output of a layer of a block.
-    int64_t widest() const { return hidden_dim() > 3 * n_embd ? hidden_dim() : 3 * n_embd; }
     bool has_block_norms() const { return norm_position != NormPosition::none; }
 
     void check() const;                                              // raises MG_ERROR_ARGUMENT

@@ -11,7 +11,7 @@ namespace mg {
 Decoder::Decoder(Gpt& model, int64_t sequences)
     : model_(model), history_(static_cast<size_t>(sequences)), cache_(model.backend()), memory_(model.backend()) {
     const Config& c = model.config();
-    layer_cache_bytes_ = (model.backend().cache_bytes(sequences, c.block_size, c.n_embd) + 63) / 64 * 64;
+    layer_cache_bytes_ = layer_cache_bytes(model.backend(), c, sequences);
     cache_.reserve(layer_cache_bytes_ * static_cast<size_t>(c.n_layer));
     model.parameters().want_prepared();
 }
@@ -71,11 +71,20 @@ void Decoder::feed(const int32_t* tokens, const int32_t* counts, float* logits) 
     }
 }
 
-Decoder::Buffers Decoder::lay_out(void* memory, int64_t rows, size_t* bytes) const {
-    const Config& c = model_.config();
+KeptBytes Decoder::bytes(const Backend& backend, const Config& config, int64_t sequences, int64_t rows) {
+    Arena arena(nullptr);
+    lay_out(arena, backend, config, sequences, rows);
+    return {layer_cache_bytes(backend, config, sequences) * static_cast<size_t>(config.n_layer), arena.used()};
+}
+
+size_t Decoder::layer_cache_bytes(const Backend& backend, const Config& config, int64_t sequences) {
+    return (backend.cache_bytes(sequences, config.block_size, config.n_embd) + 63) / 64 * 64;
+}
+
+Decoder::Buffers Decoder::lay_out(Arena& arena, const Backend& backend, const Config& c, int64_t sequences,
+                                  int64_t rows) {
     const size_t N = static_cast<size_t>(rows), C = static_cast<size_t>(c.n_embd);
-    const size_t number = sizeof(float), element = model_.backend().element_bytes();
-    Arena arena(memory);
+    const size_t number = sizeof(float), element = backend.element_bytes();
     Buffers b;
     for (int32_t** list : {&b.tokens, &b.sequences, &b.positions}) *list = arena.take<int32_t>(N * sizeof(int32_t));
     for (float** stream : {&b.block.x, &b.block.x_middle}) *stream = arena.take<float>(N * C * number);
@@ -87,8 +96,7 @@ Decoder::Buffers Decoder::lay_out(void* memory, int64_t rows, size_t* bytes) con
     for (Element** narrow : {&b.normed, &b.block.attention}) *narrow = arena.take<Element>(N * C * element);
     b.block.hidden = arena.take<Element>(N * static_cast<size_t>(c.hidden_dim()) * element);
     b.wide = arena.take<Element>(N * static_cast<size_t>(c.mlp_dim) * element);
-    b.logits = arena.take<float>(static_cast<size_t>(sequences() * c.vocab_size) * number);
-    *bytes = arena.used();
+    b.logits = arena.take<float>(static_cast<size_t>(sequences * c.vocab_size) * number);
     return b;
 }
 
@@ -96,10 +104,9 @@ void Decoder::forward(const Rows& rows, float* logits) {
     const int64_t N = static_cast<int64_t>(rows.tokens.size()), C = model_.config().n_embd,
                   V = model_.config().vocab_size;
     Backend& backend = model_.backend();
-    size_t bytes;
-    lay_out(nullptr, N, &bytes);
-    memory_.reserve(bytes);
-    const Buffers b = lay_out(memory_.get(), N, &bytes);
+    memory_.reserve(bytes(backend, model_.config(), sequences(), N).workspace);
+    Arena arena(memory_.get());
+    const Buffers b = lay_out(arena, backend, model_.config(), sequences(), N);
     const size_t list = static_cast<size_t>(N) * sizeof(int32_t);
     backend.copy_in(b.tokens, rows.tokens.data(), list);
     backend.copy_in(b.sequences, rows.sequences.data(), list);

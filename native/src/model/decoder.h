@@ -9,6 +9,8 @@
 
 namespace mg {
 
+class Arena;
+
 class Decoder {
    public:
     Decoder(Gpt& model, int64_t sequences);
@@ -21,6 +23,9 @@ class Decoder {
     // tokens: those of sequence 0, then 1, ...; logits [sequences, V] on the host, rows of sequences with counts 0 untouched.
     // A sequence that would pass block_size keeps its last block_size / 2 tokens, reads them again and goes on.
     void feed(const int32_t* tokens, const int32_t* counts, float* logits);
+
+    // What a decoder takes that is fed `rows` tokens at once: its cache, and its buffers.
+    static KeptBytes bytes(const Backend& backend, const Config& config, int64_t sequences, int64_t rows);
 
     int64_t sequences() const { return static_cast<int64_t>(history_.size()); }
     int64_t length(int64_t sequence) const {
@@ -43,7 +48,8 @@ class Decoder {
         float* logits;              // [sequences, V]
     };
 
-    Buffers lay_out(void* memory, int64_t N, size_t* bytes) const;
+    static size_t layer_cache_bytes(const Backend& backend, const Config& config, int64_t sequences);
+    static Buffers lay_out(Arena& arena, const Backend& backend, const Config& config, int64_t sequences, int64_t N);
     void append(Rows& rows, int64_t sequence, const int32_t* tokens, int64_t count);
     void forward(const Rows& rows, float* logits);
     void trunk(const Buffers& b, int64_t N);

@@ -309,21 +309,4 @@ void Gpt::arrange(int64_t B, int64_t T, Keep keep) {
     T_ = T;
 }
 
-mg_memory_plan Gpt::plan(const Config& config, const Backend& backend, int64_t B, int64_t T, bool training) {
-    const TensorTable table(config);
-    const int64_t values = table.memory_floats() * static_cast<int64_t>(sizeof(float));
-    const int64_t prepared = static_cast<int64_t>(backend.prepared_bytes(table.memory_floats()));
-    const ActivationBytes activations =
-        activation_bytes(backend, config, B, T, training ? Keep::for_backward : Keep::nothing);
-    const StepShape shape{B * T, T, config.n_embd, config.n_head, config.vocab_size, config.widest(), training};
-    mg_memory_plan plan;
-    plan.parameters = values + (training && !backend.trains_prepared() ? 0 : prepared);
-    plan.gradients = training ? values : 0;
-    plan.moments = training ? 2 * values : 0;
-    plan.activations = static_cast<int64_t>(activations.kept);
-    plan.workspace = static_cast<int64_t>(activations.workspace + backend.scratch_bytes(shape));
-    plan.total = plan.parameters + plan.gradients + plan.moments + plan.activations + plan.workspace;
-    return plan;
-}
-
 }  // namespace mg

@@ -47,9 +47,6 @@ class Gpt {
     // What the last forward keeps for backward; raises MG_ERROR_STATE where there is nothing.
     std::vector<NamedActivation> named_activations() const;
 
-    // What mg_plan_memory tells, in bytes.
-    static mg_memory_plan plan(const Config& config, const Backend& backend, int64_t B, int64_t T, bool training);
-
    private:
     void check_tokens(const char* call, const int32_t* tokens, int64_t B, int64_t T) const;
     int64_t count_targets(const char* call, const int32_t* targets, int64_t N) const;
