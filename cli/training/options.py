@@ -136,13 +136,13 @@ watch_options = stack(
         "--report/--no-report",
         section="Watching and saving",
         default=None,
-        help="Keep report.html in the run's folder up to date.  [default: report]",
+        help="Keep report.html in the run's folder up to date.  [default: on]",
     ),
     option(
         "--tensorboard/--no-tensorboard",
         section="Watching and saving",
         default=None,
-        help="Write metrics for TensorBoard, too.  [default: no-tensorboard]",
+        help="Write metrics for TensorBoard, too.  [default: off]",
     ),
 )
 
