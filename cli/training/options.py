@@ -98,7 +98,7 @@ watch_options = stack(
         section="Watching and saving",
         type=at_least_0,
         metavar="STEPS",
-        help="Steps between evaluations; 0: at the end only.",
+        help="Steps between evaluations; 0: at the end only.  [default: about a 20th of the run]",
     ),
     option(
         "--eval-windows",
@@ -111,7 +111,8 @@ watch_options = stack(
         section="Watching and saving",
         type=at_least_0,
         metavar="STEPS",
-        help="Steps between checkpoints; 0: at the start and the end only.",
+        help="Steps between checkpoints; 0: at the start and the end only.  [default: about a "
+        "20th of the run]",
     ),
     option(
         "--keep",
@@ -170,7 +171,7 @@ training_options = stack(
         "--learning-rate",
         section="Training",
         type=Number(positive=True),
-        help="Highest learning rate.",
+        help="Highest learning rate.  [default: by the width]",
     ),
     option(
         "--schedule",
@@ -185,7 +186,7 @@ training_options = stack(
         section="Training",
         type=at_least_0,
         metavar="STEPS",
-        help="Steps in which the learning rate rises.",
+        help="Steps in which the learning rate rises.  [default: a 20th of the run, 1000 at most]",
     ),
     option(
         "--min-ratio",
