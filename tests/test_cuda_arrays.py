@@ -309,6 +309,8 @@ def test_wrong_ids_on_the_device_are_told_when_the_loss_is_asked_for(gpu: Device
         with pytest.raises(ArgumentError, match="vocabulary"):
             model.train_step(gpu.put(wrong), targets, learning_rate=0.1)
         assert np.isnan(model.last_gradient_norm)
+        with pytest.raises(ArgumentError, match="vocabulary"):
+            model.logits(gpu.put(wrong))
     with pytest.raises(ArgumentError, match="-1"):
         model.forward_backward(good, gpu.put(np.full_like(TARGETS, -1)))
     model.step(0.1)

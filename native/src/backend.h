@@ -131,7 +131,8 @@ class Backend {
     virtual void prepare(void* prepared, const float* masters, int64_t floats) = 0;
 
     // --- batch: tokens and targets that are on the device already are copied, checked and counted there.  An id out of range
-    // becomes 0, a target -1, and the scales NaN; so they do where no position has a target.  from_targets may be null.
+    // becomes 0, a target -1, and the scales NaN; so they do where no position has a target.  from_targets may be null: then the
+    // scales are 0, or NaN.
     virtual void take_batch(int32_t* tokens, int32_t* targets, BatchScale* scale, const int32_t* from_tokens,
                             const int32_t* from_targets, float weight, int64_t N, int64_t V) = 0;
 

@@ -103,7 +103,8 @@ void CpuBackend<E>::take_batch(int32_t* tokens, int32_t* targets, BatchScale* sc
         is_valid = is_valid && (counts || from_targets[i] == -1);
         counted += counts;
     }
-    const float share = is_valid && counted > 0 ? 1.0f / static_cast<float>(counted) : NAN;
+    if (from_targets != nullptr) is_valid = is_valid && counted > 0;
+    const float share = !is_valid ? NAN : counted > 0 ? 1.0f / static_cast<float>(counted) : 0.0f;
     *scale = {share, weight * share, weight};
 }
 

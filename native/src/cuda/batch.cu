@@ -47,8 +47,9 @@ __global__ void __launch_bounds__(kThreads)
     found = block_sum_of({has_block ? of_blocks[threadIdx.x].counted : 0, has_block ? of_blocks[threadIdx.x].wrong : 0},
                          room);
     if (threadIdx.x != 0) return;
-    const bool is_valid = found.wrong == 0 && found.counted > 0;
-    const float share = is_valid ? 1.0f / static_cast<float>(found.counted) : __uint_as_float(0x7fc00000u);
+    const bool is_valid = found.wrong == 0 && (found.counted > 0 || from_targets == nullptr);
+    float share = found.counted > 0 ? 1.0f / static_cast<float>(found.counted) : 0.0f;
+    if (!is_valid) share = __uint_as_float(0x7fc00000u);
     *scale = {share, weight * share, weight};
 }
 static_assert(kMostBlocks <= kThreads, "the last block has a thread for each block");

@@ -219,15 +219,17 @@ StepState Gpt::read_state() {
 
 float Gpt::loss() {
     const float loss = read_state().loss;
-    if (!std::isfinite(loss) && batch_was_on_device_) {
-        BatchScale scale;
-        backend_->copy_out(&scale, a_.scale, sizeof scale);
-        check_argument(
-            std::isfinite(scale.loss),
-            "the batch on the device has a token or target outside the vocabulary of %lld, or no target but -1",
-            static_cast<long long>(config_.vocab_size));
-    }
+    if (!std::isfinite(loss) && batch_was_on_device_) check_batch_on_device();
     return loss;
+}
+
+// What the device found wrong with its batch, it told by the scale.
+void Gpt::check_batch_on_device() {
+    BatchScale scale;
+    backend_->copy_out(&scale, a_.scale, sizeof scale);
+    check_argument(std::isfinite(scale.loss),
+                   "the batch on the device has a token or target outside the vocabulary of %lld, or no target but -1",
+                   static_cast<long long>(config_.vocab_size));
 }
 
 float Gpt::gradient_norm() { return read_state().norm; }
@@ -254,10 +256,12 @@ void Gpt::take_tokens(const char* call, const int32_t* tokens, int64_t B, int64_
     batch_was_on_device_ = backend_->on_device(tokens);
     if (!batch_was_on_device_) check_tokens(call, tokens, B, T);
     arrange(B, T, Keep::nothing);
-    if (batch_was_on_device_)
-        backend_->take_batch(a_.tokens, a_.targets, a_.scale, tokens, nullptr, 0.0f, B * T, config_.vocab_size);
-    else
+    if (!batch_was_on_device_) {
         backend_->copy_in(a_.tokens, tokens, static_cast<size_t>(B * T) * sizeof(int32_t));
+        return;
+    }
+    backend_->take_batch(a_.tokens, a_.targets, a_.scale, tokens, nullptr, 0.0f, B * T, config_.vocab_size);
+    check_batch_on_device();
 }
 
 void Gpt::take(const char* call, const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, float weight) {

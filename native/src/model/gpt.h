@@ -52,6 +52,7 @@ class Gpt {
     int64_t count_targets(const char* call, const int32_t* targets, int64_t N) const;
     void take(const char* call, const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, float weight);
     void take_tokens(const char* call, const int32_t* tokens, int64_t B, int64_t T);
+    void check_batch_on_device();
     void arrange(int64_t B, int64_t T, Keep keep);
     RepeatKey key(int64_t kind) const;
     void trunk_forward();
