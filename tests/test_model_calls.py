@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 import andrea
 from andrea import ArgumentError, DeviceError, DTypeError, OutOfMemoryError, StateError
+from andrea._library import check, ffi, lib
 from andrea.arrays import token_array
 
 V, T_MAX = 11, 6
@@ -324,6 +325,14 @@ for _ in range(3):
     model.backward()
 print("fine")
 """
+
+
+def test_more_sequences_than_any_memory_holds() -> None:
+    """Refused by their number, before lists of 50 GB are filled or sizes leave 64 bits."""
+    model = andrea.GPT(andrea.ModelConfig(V, 1024, 8, 2, 64), device="cpu", precision="fp32")
+    for count, said in ((2**31 - 1, "too many"), (0, "at least 1")):
+        with pytest.raises(ArgumentError, match=said):
+            check(lib.mg_decoder_create(model._model, count, ffi.new("mg_decoder **")))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")

@@ -193,7 +193,8 @@ MG_API mg_status mg_gradient_norm(mg_model* model, float* gradient_norm);
 /* Of the last mg_step: the sum of its batches' losses, each times its loss_scale. */
 MG_API mg_status mg_update_loss(mg_model* model, float* loss);
 
-/* logits[B, T, V] of tokens[B, T], for small inputs; keeps nothing.  Either may be in the model's device's memory. */
+/* logits[B, T, V] of tokens[B, T], for small inputs; keeps nothing, nor what an earlier mg_forward kept for mg_backward.  Either may
+ * be in the model's device's memory: ids there are looked at before the call returns, logits are there when their turn comes. */
 MG_API mg_status mg_logits(mg_model* model, const int32_t* tokens, int32_t B, int32_t T, float* logits);
 
 /* Updates done, for AdamW's bias correction; waits for those that are queued. */
@@ -267,7 +268,8 @@ MG_API mg_status mg_decoder_reset(mg_decoder* decoder);
 MG_API mg_status mg_decoder_forget(mg_decoder* decoder, int32_t sequence);
 /* Appends counts[s] tokens to each sequence s (0 is fine); tokens holds those of sequence 0, then 1, ...  logits[sequences, V]:
  * of the last token of each sequence that got some; other rows are left as they are.  A sequence that would pass
- * block_size keeps its last block_size / 2 tokens, reads them again from position 0, and goes on. */
+ * block_size keeps its last block_size / 2 tokens, reads them again from position 0, and goes on.  Where it fails for want of
+ * memory, or of the device, all sequences are empty; a refused argument changes nothing. */
 MG_API mg_status mg_decoder_feed(mg_decoder* decoder, const int32_t* tokens, const int32_t* counts, float* logits);
 /* Tokens that sequence s attends to now. */
 MG_API int32_t mg_decoder_length(const mg_decoder* decoder, int32_t sequence);

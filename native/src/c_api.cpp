@@ -270,7 +270,7 @@ mg_status mg_decoder_create(mg_model* model, int32_t sequences, mg_decoder** dec
     return guarded([&] {
         check_pointer(model, "decoder_create", "model");
         check_pointer(decoder, "decoder_create", "decoder");
-        check_argument(sequences >= 1, "decoder_create: sequences is %d but must be at least 1", sequences);
+        model->gpt->config().check_sequences("decoder_create", sequences);
         *decoder = new mg_decoder{model->gpt, mg::Decoder(*model->gpt, sequences)};
     });
 }

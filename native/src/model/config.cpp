@@ -64,4 +64,13 @@ void Config::check_batch(const char* call, int64_t B, int64_t T) const {
                    static_cast<long long>(B), static_cast<long long>(T));
 }
 
+void Config::check_sequences(const char* call, int64_t sequences) const {
+    check_argument(sequences >= 1, "%s: sequences is %lld but must be at least 1", call,
+                   static_cast<long long>(sequences));
+    const double cached = 2.0 * static_cast<double>(sequences) * static_cast<double>(block_size) *
+                          static_cast<double>(n_embd) * static_cast<double>(n_layer);
+    check_argument(cached <= kMostNumbers, "%s: %lld sequences of up to %lld tokens are too many", call,
+                   static_cast<long long>(sequences), static_cast<long long>(block_size));
+}
+
 }  // namespace mg

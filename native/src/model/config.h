@@ -38,8 +38,9 @@ struct Config {
     int64_t hidden_dim() const { return is_gated(activation) ? 2 * mlp_dim : mlp_dim; }
     bool has_block_norms() const { return norm_position != NormPosition::none; }
 
-    void check() const;                                              // raises MG_ERROR_ARGUMENT
-    void check_batch(const char* call, int64_t B, int64_t T) const;  // the same, of a batch's sizes
+    void check() const;                                               // raises MG_ERROR_ARGUMENT
+    void check_batch(const char* call, int64_t B, int64_t T) const;   // the same, of a batch's sizes
+    void check_sequences(const char* call, int64_t sequences) const;  // and of a decoder's
 };
 
 // What mlp_dim is where nobody says: 4 n_embd (GPT-2), and of gated activations the same number of weights, in whole 64s.

@@ -8,11 +8,12 @@
 
 namespace mg {
 
-Decoder::Decoder(Gpt& model, int64_t sequences)
-    : model_(model), history_(static_cast<size_t>(sequences)), cache_(model.backend()), memory_(model.backend()) {
+Decoder::Decoder(Gpt& model, int64_t sequences) : model_(model), cache_(model.backend()), memory_(model.backend()) {
     const Config& c = model.config();
     layer_cache_bytes_ = layer_cache_bytes(model.backend(), c, sequences);
+    // The larger memory first: where there is none, nothing else has been filled for it.
     cache_.reserve(layer_cache_bytes_ * static_cast<size_t>(c.n_layer));
+    history_.resize(static_cast<size_t>(sequences));
     model.parameters().want_prepared();
 }
 
@@ -36,7 +37,7 @@ void Decoder::append(Rows& rows, int64_t sequence, const int32_t* tokens, int64_
 }
 
 void Decoder::feed(const int32_t* tokens, const int32_t* counts, float* logits) {
-    const int64_t block_size = model_.config().block_size, vocab_size = model_.config().vocab_size;
+    const int64_t vocab_size = model_.config().vocab_size;
     int64_t total = 0;
     for (int64_t s = 0; s < sequences(); ++s) {
         check_argument(counts[s] >= 0, "decode: sequence %lld has a count of %d", static_cast<long long>(s), counts[s]);
@@ -45,6 +46,18 @@ void Decoder::feed(const int32_t* tokens, const int32_t* counts, float* logits) 
     for (int64_t i = 0; i < total; ++i)
         check_argument(tokens[i] >= 0 && tokens[i] < vocab_size, "decode: token %d is outside the vocabulary of %lld",
                        tokens[i], static_cast<long long>(vocab_size));
+    if (total == 0) return;
+    try {
+        forward(take(tokens, counts), logits);
+    } catch (...) {
+        reset();  // the cache doesn't hold what the history says
+        throw;
+    }
+}
+
+// The rows of tokens that were checked; the history has them then.
+Decoder::Rows Decoder::take(const int32_t* tokens, const int32_t* counts) {
+    const int64_t block_size = model_.config().block_size;
     Rows rows;
     rows.last.assign(history_.size(), -1);
     for (int64_t s = 0; s < sequences(); tokens += counts[s], ++s) {
@@ -62,13 +75,7 @@ void Decoder::feed(const int32_t* tokens, const int32_t* counts, float* logits) 
         history.clear();
         append(rows, s, newest.data() + (length - kept), kept);
     }
-    if (rows.tokens.empty()) return;
-    try {
-        forward(rows, logits);
-    } catch (...) {
-        reset();  // the cache doesn't hold what the history says
-        throw;
-    }
+    return rows;
 }
 
 KeptBytes Decoder::bytes(const Backend& backend, const Config& config, int64_t sequences, int64_t rows) {
@@ -127,9 +134,13 @@ void Decoder::forward(const Rows& rows, float* logits) {
                     model_.config().final_norm, model_.parameters().table().ln_f, end - begin, C);
     }
     backend.head_forward(b.logits, b.normed, model_.parameters().weight(model_.parameters().table().head), count);
-    for (int64_t i = 0; i < count; ++i)
-        backend.copy_out(logits + fed[static_cast<size_t>(i)] * V, b.logits + i * V,
-                         static_cast<size_t>(V) * sizeof(float));
+    // Each copy waits for the device, so neighbouring sequences' logits are one.
+    const auto sequence = [&](int64_t i) { return fed[static_cast<size_t>(i)]; };
+    for (int64_t begin = 0, end; begin < count; begin = end) {
+        for (end = begin + 1; end < count && sequence(end) == sequence(end - 1) + 1;) ++end;
+        backend.copy_out(logits + sequence(begin) * V, b.logits + begin * V,
+                         static_cast<size_t>((end - begin) * V) * sizeof(float));
+    }
 }
 
 // As in gpt.cpp, but attention looks into the cache.

@@ -50,6 +50,7 @@ class Decoder {
 
     static size_t layer_cache_bytes(const Backend& backend, const Config& config, int64_t sequences);
     static Buffers lay_out(Arena& arena, const Backend& backend, const Config& config, int64_t sequences, int64_t N);
+    Rows take(const int32_t* tokens, const int32_t* counts);
     void append(Rows& rows, int64_t sequence, const int32_t* tokens, int64_t count);
     void forward(const Rows& rows, float* logits);
     void trunk(const Buffers& b, int64_t N);
