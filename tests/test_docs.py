@@ -14,9 +14,11 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import click
 import pytest
 
 from andrea._library import library_path
+from andrea.cli import main
 from native_build import REPOSITORY, c_compiler, find_tool, run
 from pages import Block, blocks_of, environment
 from patience import PATIENCE
@@ -113,3 +115,20 @@ def test_c_blocks(block: Block, tmp_path: Path) -> None:
     link = [f"-L{library}", "-lmicrogpt_cuda", f"-Wl,-rpath,{library}"]
     run(*c_compiler(), *strict, source, *link, "-o", tmp_path / "block")
     run(tmp_path / "block")
+
+
+def test_the_readme_names_every_command_and_has_the_figures_of_the_page() -> None:
+    readme = PAGES[0].read_text("utf-8")
+    assert PAGES[0].name == "README.md"
+    missing = [
+        name for name in main.list_commands(click.Context(main)) if f"`andrea {name}`" not in readme
+    ]
+    assert missing == []
+    # Speeds are measured again from time to time, and told in two places.
+    measured = (REPOSITORY / "docs" / "performance.md").read_text("utf-8")
+    table = readme.partition("| Andrea, tokens/s |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in row.split("|")[3:7]] for row in table.splitlines()[2:]]
+    assert len(rows) == 4
+    for andrea, torch, ratio, memory in rows:
+        found = rf"\| {andrea} \|.*\| {torch} (eager|compiled) \| {ratio} .*\| {memory} \|"
+        assert re.search(found, measured), (andrea, torch, ratio, memory)
