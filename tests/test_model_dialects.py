@@ -280,7 +280,7 @@ def test_memory_that_is_not_to_be_told() -> None:
         andrea.engine_memory(config_of({}), 1, use="sampling")
     # A place for each position of the context of each sequence, however few are read at once.
     wide = andrea.ModelConfig(9, 2**31 - 1, 9, 1, 64)
-    with pytest.raises(andrea.ArgumentError, match="too large"):
+    with pytest.raises(andrea.ArgumentError, match="too many"):
         andrea.engine_memory(wide, 2**31 - 1, 1, use="decoding")
     plan = ffi.new("mg_memory_plan *")
     for use in (-1, 3):

@@ -49,12 +49,12 @@ FORMATS: dict[str, Format] = {
         PRECISIONS,
     ),
     "llmc": Format(
-        "a model file of llm.c, version 3 or 5",
+        "a model file of llm.c",
         lambda weights, path, precision, _order: export_llmc(weights, path, precision=precision),
         ("f32", "bf16"),
     ),
     "andrea": Format(
-        "the family's published checkpoint, with moments",
+        "a checkpoint as the family publishes them, with moments",
         lambda weights, path, _precision, order: export_family(weights, path, order=order),
     ),
     "safetensors": Format(

@@ -131,8 +131,8 @@ class Plan:
         notes = self.notes
         if known.epochs is not None and known.epochs > _MANY_EPOCHS:
             notes += (
-                f"each token will be seen about {known.epochs:.0f} times: more text would teach "
-                "more than more time",
+                f"text: each token will be seen about {known.epochs:,.0f} times, and more text "
+                "would teach more than more time",
             )
         train = self.train
         if train.seconds is not None:

@@ -258,8 +258,7 @@ mg_status mg_plan_memory(const mg_config* config, const char* device, const char
         const mg::Config checked = mg::config_of(config, "plan_memory");
         checked.check_batch("plan_memory", B, T);
         check_argument(use >= MG_USE_DECODING && use <= MG_USE_FORWARD, "plan_memory: no use is %d", use);
-        // A decoder has a place for each position of the context.
-        if (use == MG_USE_DECODING) checked.check_batch("plan_memory", B, checked.block_size);
+        if (use == MG_USE_DECODING) checked.check_sequences("plan_memory", B);
         *plan = mg::plan_memory(checked, *mg::create_backend(device, precision), B, T, static_cast<mg::Purpose>(use));
     });
 }
