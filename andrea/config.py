@@ -8,6 +8,9 @@ from typing import Any
 
 from .errors import ConfigError
 
+# That grow together in one decoder.
+MOST_SEQUENCES = 2**20
+
 _LARGEST_INT32 = 2**31 - 1
 # What the engine, which keeps it in float32, tells from 0.
 _SMALLEST_STD, _LARGEST_STD = 1e-30, 100.0

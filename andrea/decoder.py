@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ._library import check, ffi, lib
 from .arguments import integer
 from .arrays import float32_pointer, int32_pointer, token_array
+from .config import MOST_SEQUENCES
 from .errors import ArgumentError, DTypeError
 
 
@@ -22,7 +23,7 @@ class Decoder:
     """
 
     def __init__(self, model: Any, vocab_size: int, batch_size: int) -> None:
-        self._batch_size = integer("batch_size", batch_size, 1, 2**20)
+        self._batch_size = integer("batch_size", batch_size, 1, MOST_SEQUENCES)
         handle = ffi.new("mg_decoder **")
         check(lib.mg_decoder_create(model, self._batch_size, handle))
         self._handle = ffi.gc(handle[0], lib.mg_decoder_free)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .config import MOST_SEQUENCES
 from .errors import ArgumentError, StateError
 from .stopping import StopFinder
 
@@ -148,7 +149,7 @@ class Generation:
 
     Raises:
         ArgumentError: the prompt is empty or holds an id outside the vocabulary, or num_samples is
-            not positive.
+            out of its range.
     """
 
     def __init__(
@@ -160,17 +161,17 @@ class Generation:
         sampling: SamplingConfig,
         seed: int,
     ) -> None:
-        _require(
-            _is_integer(num_samples) and num_samples >= 1, "num_samples", num_samples, "1 or more"
-        )
+        is_fine = _is_integer(num_samples) and 1 <= num_samples <= MOST_SEQUENCES
+        _require(is_fine, "num_samples", num_samples, f"between 1 and {MOST_SEQUENCES}")
         vocab_size = model.config.vocab_size
         prompt = _checked_prompt(prompt_tokens, vocab_size)
+        # First: where memory is too small, it is the decoder that tells.
+        self._decoder = model.decoder(num_samples)
         self._samplers = [
             Sampler(sampling, vocab_size, seed=seed, stream=index) for index in range(num_samples)
         ]
         for sampler in self._samplers:
             sampler.observe(prompt)
-        self._decoder = model.decoder(num_samples)
         self._pending = [prompt] * num_samples
         self._active = set(range(num_samples))
 

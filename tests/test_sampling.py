@@ -205,8 +205,9 @@ def test_counts_are_checked_at_the_call() -> None:
     model = small_model()
     with pytest.raises(ArgumentError, match="max_tokens"):
         generate(model, [1], max_tokens=-1)
-    with pytest.raises(ArgumentError, match="num_samples"):
-        generate_batch(model, [1], num_samples=0, max_tokens=1)
+    for count in (0, 2**62):
+        with pytest.raises(ArgumentError, match="num_samples must be between 1 and 1048576"):
+            generate_batch(model, [1], num_samples=count, max_tokens=1)
     for seed in (-1, 2**64, 0.5):
         with pytest.raises(ArgumentError, match="seed"):
             generate(model, [1], max_tokens=1, seed=seed)  # type: ignore[arg-type]
