@@ -36,6 +36,12 @@ def test_a_vocabulary_size_makes_auto_bpe() -> None:
     assert trained.tokenizer.name == "bpe" and trained.tokenizer.vocab_size == 280
 
 
+def test_more_tokens_than_a_text_can_give_are_no_reason_to_fail() -> None:
+    trained = train_tokenizer("bpe", [ENGLISH] * 50, vocab_size=2**62)
+    assert 257 < trained.tokenizer.vocab_size < 257 + len(ENGLISH)
+    assert "no more pairs repeat" in trained.note
+
+
 @pytest.mark.parametrize("name", ["byte", "char", "bpe"])
 def test_a_named_tokenizer_is_taken(name: str) -> None:
     trained = train_tokenizer(name, [ENGLISH] * 50)

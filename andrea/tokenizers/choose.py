@@ -114,7 +114,9 @@ class TokenizerTrainer:
     def _bpe(self, reason: str) -> TrainedTokenizer:
         wanted = _merges_for(self.num_bytes) if self._vocab_size is None else self._vocab_size - 257
         texts = self._sample.texts()
-        tokenizer = BPETokenizer.train(texts, wanted)
+        # The library makes room for all that it may learn: no text gives more than it has letters.
+        most = sum(len(text.encode("utf-8")) for text in texts)
+        tokenizer = BPETokenizer.train(texts, min(wanted, most))
         note = f"tokenizer: {tokenizer.describe()}, {reason}"
         share = sum(map(len, texts)) / max(self._sample.num_chars_seen, 1)
         if share < 1:
