@@ -40,12 +40,16 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
+
+
 WHOLE: Kind = (_is_whole, "a whole number")
 NUMBER: Kind = (_is_number, "a number")
 TEXT: Kind = (_is_text, "text in quotes")
-PATH: Kind = (_is_text, "a path in quotes")
+PATH: Kind = (_is_path, "a path in quotes")
 PATHS: Kind = (
-    lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    lambda value: isinstance(value, list) and all(map(_is_path, value)),
     'a list of paths such as ["book.txt"]',
 )
 FLAG: Kind = (lambda value: isinstance(value, bool), "true or false")

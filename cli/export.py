@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .option_kinds import SectionCommand, option
+from .option_kinds import SectionCommand, SomePath, option
 from .options import best_option, run_argument
 from .recorded import check_record
 from .screen.display import answer_display
@@ -46,7 +46,7 @@ ORDERS = ("layers", "kinds", "head-first")
 @option(
     "--out",
     section="Options",
-    type=click.Path(path_type=Path),
+    type=SomePath(path_type=Path),
     required=True,
     metavar="PATH",
     help="The folder or file to write, which must not be there yet.",
@@ -68,7 +68,7 @@ ORDERS = ("layers", "kinds", "head-first")
 @option(
     "--text",
     section="Options",
-    type=click.Path(),
+    type=SomePath(),
     multiple=True,
     metavar="TEXT",
     help="Of llmc-tokens: the file or folder whose tokens are wanted. May be repeated.",

@@ -10,7 +10,7 @@ import click
 from .dialect_options import dialect_options, given_switches
 from .errors import Failure
 from .export import ORDERS
-from .option_kinds import SectionCommand, option, stack
+from .option_kinds import SectionCommand, SomePath, option, stack
 from .options import at_least_1, complete_presets
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ _shape_options = stack(
 @click.command(
     "import", cls=SectionCommand, short_help="Take in a model of another program.", epilog=_EPILOG
 )
-@click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
+@click.argument("path", type=SomePath(path_type=Path), metavar="PATH")
 @option(
     "--out",
     section="Run",
-    type=click.Path(path_type=Path),
+    type=SomePath(path_type=Path),
     required=True,
     metavar="FOLDER",
     help="The folder of the run to make; sample, eval, export and train --init-from take it.",

@@ -10,11 +10,11 @@ from typing import IO
 
 import click
 
-from .option_kinds import SectionCommand, option
+from .option_kinds import SectionCommand, SomePath, option
 
 
 @click.command("metrics", cls=SectionCommand, short_help="Export what a run has measured.")
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("run", type=SomePath(path_type=Path), metavar="RUN")
 @option(
     "--format",
     "kind",
@@ -27,7 +27,7 @@ from .option_kinds import SectionCommand, option
 @option(
     "--out",
     section="Options",
-    type=click.Path(path_type=Path),
+    type=SomePath(path_type=Path),
     metavar="PATH",
     help="Where to write it.  [default: standard output; for TensorBoard a folder in the run's]",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -87,6 +88,21 @@ class Amount(_IntType):
             self.fail(str(error), param, ctx)
 
 
+class SomePath(click.Path):
+    """A path. An empty one, as a script's unset variable gives, is not the current folder."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """The path, or a usage error."""
+        if not os.fspath(value):
+            self.fail("the path is empty; . is the current folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class WholeNumber(_IntType):
     """An integer of at least `low`, shown as N: the help page needs no range at every option."""
 
@@ -99,7 +115,8 @@ class WholeNumber(_IntType):
         """The integer, or a usage error."""
         number = int(click.INT.convert(value, param, ctx))
         if not self._low <= number < 2**63:
-            self.fail(f"{value} must be a whole number, {self._low} or more", param, ctx)
+            most = "2**63 - 1 at most" if number >= 2**63 else f"{self._low} or more"
+            self.fail(f"{value} must be a whole number, {most}", param, ctx)
         return number
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from .option_kinds import Number, WholeNumber, option, stack
+from .option_kinds import Number, SomePath, WholeNumber, option, stack
 
 
 def complete_presets(
@@ -35,9 +35,9 @@ def complete_runs_and_presets(
 
 
 text_argument = click.argument(
-    "text", nargs=-1, type=click.Path(allow_dash=True), metavar="[TEXT...]"
+    "text", nargs=-1, type=SomePath(allow_dash=True), metavar="[TEXT...]"
 )
-run_argument = click.argument("run", type=click.Path(), shell_complete=complete_runs)
+run_argument = click.argument("run", type=SomePath(), shell_complete=complete_runs)
 run_or_preset_argument = click.argument(
     "what", required=False, metavar="[RUN|PRESET]", shell_complete=complete_runs_and_presets
 )
@@ -82,7 +82,7 @@ reading_options = stack(
     option(
         "--cache",
         section="Data",
-        type=click.Path(),
+        type=SomePath(),
         metavar="FOLDER",
         help="Where tokens of texts are kept.  [default: the user's cache folder]",
     ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .errors import Failure
-from .option_kinds import SectionCommand, option
+from .option_kinds import SectionCommand, SomePath, option
 from .options import at_least_1, machine_options, run_argument, text_argument
 from .recorded import check_values
 from .screen.display import Display, answer_display
@@ -48,7 +48,7 @@ andrea replay runs/book --step 1234
 @option(
     "--cache",
     section="Options",
-    type=click.Path(),
+    type=SomePath(),
     metavar="FOLDER",
     help="Where tokens of texts are kept.  [default: the user's cache folder]",
 )

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from .option_kinds import SectionCommand, option
+from .option_kinds import SectionCommand, SomePath, option
 
 
 @click.command("report", cls=SectionCommand, short_help="Write a run's report as a web page.")
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("run", type=SomePath(path_type=Path), metavar="RUN")
 @option(
     "--out",
     section="Options",
-    type=click.Path(path_type=Path),
+    type=SomePath(path_type=Path),
     metavar="FILE",
     help="Where to write it.  [default: report.html in the run's folder]",
 )

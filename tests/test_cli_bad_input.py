@@ -90,6 +90,33 @@ def test_a_missing_text_and_a_bad_line(shell: Shell) -> None:
     assert "notes.jsonl:2: " in line and "--text-key" in line and "--skip-bad" in line
 
 
+@pytest.mark.parametrize("value", ['out = ""', 'out = "a\\u0000b"', 'init_from = ""'])
+def test_paths_of_a_configuration_that_name_nothing(shell: Shell, value: str) -> None:
+    """An empty one would be the folder of the file."""
+    (shell.folder / "odd.toml").write_text(f"[run]\nsteps = 1\n{value}\n")
+    assert "must be a path in quotes" in shell.refuse("train", "--config", "odd.toml")
+    (shell.folder / "odd.toml").write_text('[data]\ntext = [""]\n')
+    assert "must be a list of paths" in shell.refuse("train", "--config", "odd.toml")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("train", ""), ("train", "--out", ""), ("train", "--resume", ""), ("sample", "")]
+)
+def test_an_empty_path_is_not_the_current_folder(shell: Shell, arguments: tuple[str, ...]) -> None:
+    """A script's unset variable, say."""
+    before = content_of(shell.folder)
+    done = shell.run(*arguments)
+    assert done.returncode == 2 and "the path is empty" in done.stderr
+    assert content_of(shell.folder) == before
+
+
+def test_a_folder_whose_name_looks_like_an_option(shell: Shell) -> None:
+    """What is proposed can be pasted."""
+    done = shell.call("train", "book.txt", *TINY_RUN, "--steps", "1", "--out=-odd")
+    assert "andrea train --resume ./-odd " in done
+    shell.call("sample", "./-odd", "--tokens", "2")
+
+
 def truncate(data: bytes) -> bytes:
     return data[: len(data) // 2]
 

@@ -228,6 +228,8 @@ def test_finish_time_names_another_day() -> None:
     evening = datetime.datetime(2024, 5, 3, 23, 30)
     assert finish_time(600, evening) == "23:40"
     assert finish_time(3600, evening) == "Sat 04 May 00:30"
+    assert finish_time(400 * 86400, evening) == "Sat 07 Jun 2025 23:30"
+    assert finish_time(1e15, evening) == "after the year 9999"
 
 
 def test_parts_of_memory_add_up() -> None:

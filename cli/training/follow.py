@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 def shell_path(path: Path) -> str:
     """A path as it can be pasted into a shell: relative inside the current folder, quoted."""
     relative = os.path.relpath(path)
+    if relative.startswith("-"):
+        relative = os.path.join(os.curdir, relative)  # no option
     return shlex.quote(os.path.abspath(path) if relative.startswith(os.pardir) else relative)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from ..option_kinds import Amount, ClockTime, Duration, Number, WholeNumber, option, stack
+from ..option_kinds import Amount, ClockTime, Duration, Number, SomePath, WholeNumber, option, stack
 from ..options import at_least_0, at_least_1, complete_presets, complete_runs, size_options
 
 _share = Number(most=1)
@@ -26,14 +26,14 @@ run_options = stack(
     option(
         "--out",
         section="Run",
-        type=click.Path(),
+        type=SomePath(),
         metavar="FOLDER",
         help="Where the run is kept.  [default: runs/TEXT]",
     ),
     option(
         "--resume",
         section="Run",
-        type=click.Path(),
+        type=SomePath(),
         metavar="RUN",
         shell_complete=complete_runs,
         help="Continue this run with all it recorded; options beside it change what they name.",
@@ -41,7 +41,7 @@ run_options = stack(
     option(
         "--init-from",
         section="Run",
-        type=click.Path(),
+        type=SomePath(),
         metavar="RUN",
         shell_complete=complete_runs,
         help="Begin with the weights of this run, of a checkpoint file, or of a GPT-2 folder of "
@@ -50,7 +50,7 @@ run_options = stack(
     option(
         "--config",
         section="Run",
-        type=click.Path(),
+        type=SomePath(),
         metavar="FILE",
         help="Take options from a TOML file such as a run's config.toml; those given here win.",
     ),

@@ -78,7 +78,12 @@ def memory_text(memory: dict[str, int]) -> str:
 
 def finish_time(seconds: float, now: datetime.datetime) -> str:
     """The clock time some seconds from now, with the date when it is another day."""
-    end = now + datetime.timedelta(seconds=seconds)
+    try:
+        end = now + datetime.timedelta(seconds=seconds)
+    except OverflowError:
+        return "after the year 9999"
+    if end.year != now.year:
+        return end.strftime("%a %d %b %Y %H:%M")
     return end.strftime("%H:%M" if end.date() == now.date() else "%a %d %b %H:%M")
 
 
