@@ -1,4 +1,4 @@
-"""The engine inside a program that has a life of its own: its signals, and its arithmetic."""
+"""The engine inside a program that has a life of its own: signals, arithmetic, memory."""
 
 from __future__ import annotations
 
@@ -95,6 +95,39 @@ int main(void) {
 }
 """
 
+MEMORY = r"""
+#include <stdio.h>
+#include <string.h>
+#include "microgpt_cuda.h"
+
+static int there_is_none = 0;
+void* __libc_malloc(size_t bytes);
+void* malloc(size_t bytes) { return there_is_none ? NULL : __libc_malloc(bytes); }
+
+int main(void) {
+    const mg_config config = {.struct_size = sizeof config, .vocab_size = 64, .block_size = 32,
+                              .n_layer = 1, .n_head = 2, .n_embd = 64};
+    static char path[5000];
+    mg_cuda_info info;
+    mg_model* model = NULL;
+    const char* isa = "";
+    memset(path, 'x', sizeof path - 1);
+    there_is_none = 1;
+    mg_set_cublaslt_path(path);
+    mg_get_cuda_info(&info);
+    const int32_t threads = mg_get_num_threads();
+    const int named = mg_cpu_isa_available() != NULL;
+    const mg_status told = mg_cpu_isa(&isa);
+    const mg_status made = mg_model_create(&config, "cpu", "fp32", 1, &model);
+    there_is_none = 0;
+    printf("%d %d %d\n", threads >= 1, named && (told == MG_OK || told == MG_ERROR_MEMORY),
+           made == MG_ERROR_MEMORY && mg_get_num_threads() >= threads);
+    if (mg_model_create(&config, "cpu", "fp32", 1, &model)) return 2;
+    mg_model_free(model);
+    return 0;
+}
+"""
+
 
 def printed_by(folder: Path, program: str) -> str:
     """What a C program prints that is compiled against the installed library."""
@@ -115,3 +148,9 @@ def test_threads_of_the_engine_take_no_signals_of_the_program(tmp_path: Path) ->
 def test_numbers_do_not_depend_on_the_callers_arithmetic(tmp_path: Path) -> None:
     """Whether it flushes small numbers to 0 or rounds upwards, on any number of threads."""
     assert printed_by(tmp_path, ARITHMETIC) == "done\n"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="puts its own malloc before glibc's")
+def test_no_call_ends_a_program_that_has_no_memory_left(tmp_path: Path) -> None:
+    """Not those that return no status, either."""
+    assert printed_by(tmp_path, MEMORY) == "1 1 1\n"

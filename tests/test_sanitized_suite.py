@@ -31,6 +31,7 @@ OTHER_PROGRAMS = (
     "test_docs.py",
     "test_formats_llama.py",
     "test_formats_transformers.py",
+    "test_library_hosted.py",
     "test_library_loading.py",
     "test_report_browser.py",
     "test_serving_browser.py",

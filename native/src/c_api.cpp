@@ -57,6 +57,7 @@ AdamW adamw_of(const mg_step_options* o, const char* call) {
 using mg::check_argument;
 using mg::check_pointer;
 using mg::guarded;
+using mg::guarded_or;
 
 extern "C" {
 
@@ -75,19 +76,27 @@ mg_status mg_cpu_isa(const char** name) {
     });
 }
 
-const char* mg_cpu_isa_available(void) { return mg::available_cpu_isas(); }
+const char* mg_cpu_isa_available(void) {
+    return guarded_or("", [] { return mg::available_cpu_isas(); });
+}
 
 mg_status mg_set_num_threads(int32_t count) {
     return guarded([&] { mg::set_cpu_threads(count); });
 }
 
-int32_t mg_get_num_threads(void) { return mg::cpu_threads(); }
-
-void mg_get_cuda_info(mg_cuda_info* info) {
-    if (info != nullptr) mg::cuda_info(info);
+int32_t mg_get_num_threads(void) {
+    return guarded_or(1, [] { return mg::cpu_threads(); });
 }
 
-void mg_set_cublaslt_path(const char* path) { mg::set_cublaslt_path(path); }
+void mg_get_cuda_info(mg_cuda_info* info) {
+    if (info == nullptr) return;
+    *info = {};
+    guarded([&] { mg::cuda_info(info); });
+}
+
+void mg_set_cublaslt_path(const char* path) {
+    guarded([&] { mg::set_cublaslt_path(path); });
+}
 
 // ---- model
 
@@ -117,13 +126,11 @@ const char* mg_model_precision(const mg_model* model) {
 }
 
 const char* mg_model_description(const mg_model* model) {
-    thread_local std::string text;
-    try {
+    return guarded_or("", [&] {
+        thread_local std::string text;
         text = model == nullptr ? "" : model->gpt->backend().description();
-    } catch (...) {
-        return "";
-    }
-    return text.c_str();
+        return text.c_str();
+    });
 }
 
 int32_t mg_model_host_readable(const mg_model* model) {

@@ -36,6 +36,16 @@ mg_status guarded(const Body& body) {
     }
 }
 
+// Of functions that return no status: body(), or `otherwise` where there is no memory for what it does.
+template <typename T, typename Body>
+T guarded_or(T otherwise, const Body& body) noexcept {
+    try {
+        return body();
+    } catch (...) {
+        return otherwise;
+    }
+}
+
 template <typename T>
 void check_pointer(const T* pointer, const char* call, const char* name) {
     check_argument(pointer != nullptr, "%s: %s is null", call, name);
