@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from andrea.errors import ConfigError
 
@@ -27,6 +27,16 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "outlier_z": _FROM_0,
     "coherence_gate": (lambda value: 0 <= value <= 100, "between 0 and 100"),
 }
+
+
+class AdamW(TypedDict):
+    """What `GPT.step` is told alike at every step of a run."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    max_norm: float
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,17 @@ class TrainConfig:
             return StepBudget(self.steps)
         assert self.seconds is not None
         return TimeBudget(self.seconds)
+
+    @property
+    def adamw(self) -> AdamW:
+        """How the optimizer works, but for the learning rate."""
+        return {
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+            "eps": self.eps,
+            "weight_decay": self.weight_decay,
+            "max_norm": self.max_norm,
+        }
 
     def tokens_per_step(self, block_size: int) -> int:
         """batch_size x accumulate x block_size."""

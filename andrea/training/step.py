@@ -50,12 +50,8 @@ class StepWork:
         # Where loss or gradient are not finite, or too large, the engine updates nothing.
         model.step(
             learning_rate,
-            beta1=config.beta1,
-            beta2=config.beta2,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            max_norm=config.max_norm,
             wait=False,
+            **config.adamw,
             **limits.for_step(config),
         )
         self._next = first + config.accumulate, self._sampler.batch(first + config.accumulate)

@@ -171,11 +171,7 @@ class _Recorder:
             self._gradients[step] = block_gradient_norms(model)
         norm = model.step(
             config.learning_rate * self._schedule.factor(step, step / self._variant.steps),
-            beta1=config.beta1,
-            beta2=config.beta2,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            max_norm=config.max_norm,
+            **config.adamw,
         )
         self._losses.append(loss)
         self._norms.append(norm)
