@@ -7,6 +7,7 @@ import difflib
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from andrea.data import PreparedData
     from andrea.lessons.experiments import Experiment, Results, Runner
 
+# In the folder of an experiment that runs.
+_MARK = ".running"
+_TELLING_SECONDS = 2.0
 _EPILOG = """\b
 andrea experiment residual
 andrea experiment residual book.txt --full --out residual-of-my-book
@@ -156,7 +160,7 @@ def _run(
     stop: StopSignals,
 ) -> int:
     from andrea.lessons.experiments import Runner
-    from andrea.lessons.experiments.report import PAGE, new_folder, write_report
+    from andrea.lessons.experiments.report import PAGE, write_report
 
     request = TextRequest(
         absolute_sources(text),
@@ -177,26 +181,28 @@ def _run(
         device=options["device"] or "auto",
         precision=options["precision"],
     )
-    folder = new_folder(options["out"] or _default_folder(name))
+    folder = _claimed(options["out"] or _default_folder(name))
     began, worked = time.monotonic(), time.process_time()
     try:
         _tell_plan(display, experiment, runner, request, data, folder)
         # Until all is written: a signal's request would else be given two seconds.
-        with stop.postponed(lambda: _tell_stop(display)):
+        told = threading.Event()
+        with stop.postponed(lambda: _tell_stop(display, told)):
             _follow(runner, display, stop)
+            if stop.requested:
+                # The listening thread says so, and is to say it before what follows.
+                told.wait(_TELLING_SECONDS)
             results = runner.results()
             if not results.runs:
                 display.line("nothing was measured: it ended before the first run was done")
-                _leave(folder)
                 return stop.exit_code
             display.activity("writing the page")
             missing = write_report(results, folder)
             display.close()
             took = time.monotonic() - began, time.process_time() - worked
             _tell(results, folder / PAGE, missing, took, as_json=options["as_json"])
-    except BaseException:
+    finally:
         _leave(folder)
-        raise
     return stop.exit_code
 
 
@@ -249,9 +255,26 @@ def _default_folder(name: str) -> Path:
     return path
 
 
+def _claimed(path: Path) -> Path:
+    """A new folder, marked so that no other experiment takes it for an empty one meanwhile."""
+    from andrea.lessons.experiments.report import new_folder
+
+    if os.path.lexists(path / _MARK):
+        raise Failure(
+            f"{path} is that of an experiment that runs or was killed: name another with --out"
+        )
+    folder = new_folder(path)
+    try:
+        (folder / _MARK).touch()
+    except OSError as error:
+        raise Failure(f"cannot write into {folder}: {error.strerror or error}") from error
+    return folder
+
+
 def _leave(folder: Path) -> None:
-    """Take an empty folder away again."""
+    """Take the mark away, and the folder if it is empty."""
     with contextlib.suppress(OSError):
+        (folder / _MARK).unlink(missing_ok=True)
         folder.rmdir()
 
 
@@ -285,6 +308,7 @@ def _follow(runner: Runner, display: Display, stop: StopSignals) -> None:
             break
 
 
-def _tell_stop(display: Display) -> None:
+def _tell_stop(display: Display, told: threading.Event) -> None:
     if not isinstance(display, QuietDisplay):
-        display.line("ending: what is measured is kept; Ctrl-C again exits at once")
+        display.line("ending: runs that are done are kept; Ctrl-C again exits at once")
+    told.set()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from andrea.cli import main
+from andrea.cli import experiment, main
 from andrea.cli.experiment_text import result_lines
-from andrea.lessons.experiments import build
+from andrea.cli.screen.display import PlainDisplay
+from andrea.lessons.experiments import Progress, Runner, build
 from cli_process import Shell
 from patience import PATIENCE
 from test_experiments_lessons import LAW, lawful, made_up
@@ -102,11 +105,38 @@ def test_ctrl_c_before_anything_is_measured_leaves_nothing(shell: Shell) -> None
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(b"folder"):
+            # Another that is to write there is refused at once, and not when hours are over.
+            arguments = ("custom", "book.txt", *CUSTOM[3:], "--out", "nothing")
+            told = shell.refuse("experiment", *arguments)
+            assert "nothing is that of an experiment that runs or was killed: name" in told
             process.send_signal(signal.SIGINT)
             break
     _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors.strip()) == (130, b"")
     assert not (shell.folder / "nothing").exists()
+
+
+def test_it_says_that_it_ends_before_what_follows(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signals are told of by another thread, which may be late."""
+    told: list[str] = []
+
+    class Slow(PlainDisplay):
+        def line(self, text: str = "", *, style: str = "") -> None:
+            if text.startswith("ending"):
+                time.sleep(0.3)
+            told.append(text)
+
+    def progress(self: Runner) -> Iterator[Progress]:
+        signal.raise_signal(signal.SIGINT)
+        yield Progress("n_layer 1", 0, 1, 4, 5.0, 0.1)
+
+    monkeypatch.setattr(Runner, "progress", progress)
+    monkeypatch.setattr(experiment, "open_display", Slow)
+    monkeypatch.chdir(shell.folder)
+    assert CliRunner().invoke(main, CUSTOM).exit_code == 130
+    assert [line.partition(":")[0] for line in told[-2:]] == ["ending", "nothing was measured"]
 
 
 @pytest.mark.parametrize("width", [50, 80, 200])

@@ -123,7 +123,7 @@ def test_gradients_over_many_decades_are_told_by_whole_powers(
     runs = []
     for run in results.runs:
         blocks = results.experiment.variant(run.variant).model.n_layer
-        norms = tuple(10.0 ** (-decades * block / blocks) for block in range(blocks))
+        norms = tuple(10.0 ** (-decades * block / (blocks - 1)) for block in range(blocks))
         runs.append(dataclasses.replace(run, gradients={0: norms}))
     drawn = dataclasses.replace(results, runs=tuple(runs))
     for one, picture in drawings.pictures(drawn):
