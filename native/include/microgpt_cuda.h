@@ -86,18 +86,22 @@ MG_API void mg_set_cublaslt_path(const char* path);
 
 /* The dialect's choices; 0 is GPT-2's everywhere. */
 typedef enum mg_switch { MG_DEFAULT = 0, MG_ON = 1, MG_OFF = 2 } mg_switch;
-typedef enum mg_norm { MG_LAYERNORM = 0, MG_RMSNORM = 1 } mg_norm;
+/* Over the n_embd numbers of a row; g and b are .weight and .bias, or 1 and 0 where norm_affine is off. */
+typedef enum mg_norm {
+    MG_LAYERNORM = 0, /* g (x - mean(x)) / sqrt(mean((x - mean(x))^2) + 1e-5) + b   (Ba, Kiros & Hinton 2016) */
+    MG_RMSNORM = 1    /* g x / sqrt(mean(x^2) + 1e-5)   (Zhang & Sennrich 2019) */
+} mg_norm;
 typedef enum mg_norm_position {
     MG_NORM_PRE = 0,  /* x + sublayer(norm(x)) */
     MG_NORM_POST = 1, /* norm(x + sublayer(x)) */
     MG_NORM_NONE = 2  /* x + sublayer(x) */
 } mg_norm_position;
 typedef enum mg_activation_function {
-    MG_GELU = 0,     /* the tanh form */
-    MG_GELU_ERF = 1, /* x Phi(x) */
-    MG_RELU = 2,
-    MG_RELU2 = 3, /* relu(x)^2 */
-    MG_SWIGLU = 4 /* silu(a) b; c_fc has 2 mlp_dim outputs, a before b */
+    MG_GELU = 0,     /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))   (Hendrycks & Gimpel 2016) */
+    MG_GELU_ERF = 1, /* x Phi(x), Phi the normal distribution's function   (the same) */
+    MG_RELU = 2,     /* max(x, 0) */
+    MG_RELU2 = 3,    /* max(x, 0)^2   (So et al. 2021) */
+    MG_SWIGLU = 4    /* a / (1 + exp(-a)) b; c_fc has 2 mlp_dim outputs, a before b   (Shazeer 2020) */
 } mg_activation_function;
 
 /* Set struct_size to sizeof(mg_config).  n_head must divide n_embd.  What follows the sizes may stay 0: that is GPT-2. */
@@ -171,14 +175,18 @@ MG_API mg_status mg_loss(mg_model* model, float* loss);
 /* Forgets the gradients that were added up since the last mg_step. */
 MG_API mg_status mg_zero_gradients(mg_model* model);
 
-/* Set struct_size to sizeof(mg_step_options).  AdamW with decoupled decay of matrices; biases and norms don't decay. */
+/* Set struct_size to sizeof(mg_step_options).  AdamW (Loshchilov & Hutter 2019); g is the gradient after clipping, t counts from 1:
+ *   p *= 1 - learning_rate weight_decay, of matrices; biases and norms don't decay
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+ *   p -= learning_rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+ * MG_ERROR_ARGUMENT where a number is outside its range. */
 typedef struct mg_step_options {
     size_t struct_size;
-    float learning_rate;
-    float beta1;
-    float beta2;
-    float epsilon; /* at least 1.2e-38, float32's smallest normal number */
-    float weight_decay;
+    float learning_rate;   /* finite, at least 0 */
+    float beta1;           /* 0 <= beta1 < 1 */
+    float beta2;           /* 0 <= beta2 < 1 */
+    float epsilon;         /* finite, at least 1.17549435e-38, float32's smallest normal number */
+    float weight_decay;    /* finite, at least 0 */
     float max_norm;        /* clip the global gradient norm to this; 0: no clipping */
     float skip_loss_above; /* no update where mg_update_loss is above this; 0: whatever it is */
     float skip_norm_above; /* no update where the gradient norm, before clipping, is above this; 0: whatever it is */
@@ -206,7 +214,7 @@ MG_API mg_status mg_model_set_step_count(mg_model* model, int64_t count);
 typedef struct mg_tensor {
     char name[64];    /* GPT-2's: "h.0.attn.c_attn.weight" */
     int32_t n_dims;   /* 1 or 2 */
-    int64_t shape[2]; /* shape[1] is 1 where n_dims is 1 */
+    int64_t shape[2]; /* of a layer's matrix [outputs, inputs]; shape[1] is 1 where n_dims is 1 */
     int64_t offset;   /* of the first float from the start of the memory */
     int64_t size;     /* floats */
     int32_t decays;   /* 1: weight decay applies */
