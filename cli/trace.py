@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,6 +21,8 @@ from .info import preset_config, refuse_unknown
 from .option_kinds import SectionCommand, option
 from .options import at_least_0, at_least_1, best_option, complete_runs, complete_runs_and_presets
 from .recorded import check_record
+from .screen.display import Display, answer_display
+from .screen.formats import count
 
 if TYPE_CHECKING:
     from andrea.config import ModelConfig
@@ -171,8 +174,11 @@ def command(run: str | None, **options: Any) -> None:
         import andrea
 
         andrea.set_num_threads(options["threads"])
-    subject = _subject(run, options)
-    findings = _follow(subject, _text(run, options), options["block"], options["token"])
+    with contextlib.closing(answer_display(options["as_json"])) as display:
+        subject = _subject(run, options, display)
+        text = _text(run, options)
+        display.activity("following the text through all blocks")
+        findings = _follow(subject, text, options["block"], options["token"])
     if options["as_json"]:
         click.echo(json.dumps(facts_of(findings), indent=2, allow_nan=False))
     else:
@@ -181,7 +187,7 @@ def command(run: str | None, **options: Any) -> None:
         _write(findings, options["out"], tell=not options["as_json"])
 
 
-def _subject(run: str | None, options: Mapping[str, Any]) -> Subject:
+def _subject(run: str | None, options: Mapping[str, Any], display: Display) -> Subject:
     untrained = options["untrained"]
     if (run is None) == (untrained is None):
         raise click.UsageError("name a RUN, or a model with --untrained PRESET")
@@ -197,25 +203,25 @@ def _subject(run: str | None, options: Mapping[str, Any]) -> Subject:
             raise Failure(
                 f"{run} is a preset, which has learned nothing: andrea trace --untrained {run}"
             )
-        return _of_run(run, options, trained=True)
+        return _of_run(run, options, display, trained=True)
     if untrained not in PRESETS or os.path.exists(untrained):
         refuse_unknown(untrained)
-        return _of_run(untrained, options, trained=False)
+        return _of_run(untrained, options, display, trained=False)
     from andrea.tokenizers import ByteTokenizer
 
     config = preset_config(untrained, options["dialect"], given_switches(options))
-    model = _model(config, options, seed=options["seed"] or 0)
+    model = _model(config, options, display, seed=options["seed"] or 0)
     return Subject(model, ByteTokenizer(), {"untrained": untrained, "seed": options["seed"] or 0})
 
 
-def _of_run(path: str, options: Mapping[str, Any], *, trained: bool) -> Subject:
+def _of_run(path: str, options: Mapping[str, Any], display: Display, *, trained: bool) -> Subject:
     from andrea.runs.folder import RunFolder
 
     with RunFolder.open(Path(path), best=options["best"]) as folder:
         check_record(folder)
         about: dict[str, Any]
         if trained:
-            model = _model(folder.info.model, options)
+            model = _model(folder.info.model, options, display)
             folder.load(model)
             step = (folder.info.state or {}).get("step")
             about = {"run": str(folder.path), "step": step, "damaged": list(folder.damaged)}
@@ -223,14 +229,17 @@ def _of_run(path: str, options: Mapping[str, Any], *, trained: bool) -> Subject:
             seed = options["seed"]
             if seed is None:
                 seed = folder.config.seed if folder.info.train else 0
-            model = _model(folder.info.model, options, seed=seed)
+            model = _model(folder.info.model, options, display, seed=seed)
             about = {"untrained": str(folder.path), "seed": seed}
         return Subject(model, folder.tokenizer(), about)
 
 
-def _model(config: ModelConfig, options: Mapping[str, Any], seed: int = 0) -> GPT:
+def _model(config: ModelConfig, options: Mapping[str, Any], display: Display, seed: int = 0) -> GPT:
     from andrea.model import GPT
+    from andrea.planning.sizes import num_parameters
 
+    # The weights of a large one take the engine a minute.
+    display.activity(f"making a model of {count(num_parameters(config))} parameters")
     return GPT(
         config,
         device=options["device"] or "cpu",

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 import andrea
-from andrea.cli import main
+from andrea.cli import main, trace
+from andrea.cli.screen.display import QuietDisplay
 from andrea.errors import LibraryError
 from andrea.lessons import (
     LogitLens,
@@ -222,6 +223,18 @@ def test_a_terminal_without_signs_gets_ascii(run: Path) -> None:
     page = shown(run, "--text", TEXT, charset="ascii")
     assert page.isascii() and "0 7  1 _  2 a" in page and "(_ is a space)" in page
     assert re.search(r"^  0 +[ .:*#]+$", page, re.M) and "shades .:*#: weight" in page
+
+
+def test_what_takes_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Telling(QuietDisplay):
+        def activity(self, text: str, fraction: float | None = None) -> None:
+            told.append(text)
+
+    monkeypatch.setattr(trace, "answer_display", lambda is_json: Telling())
+    shown("--untrained", "microgpt")
+    assert told == ["making a model of 11.6k parameters", "following the text through all blocks"]
 
 
 def test_titles_are_bold_where_colours_are_wanted(run: Path) -> None:
