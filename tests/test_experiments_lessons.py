@@ -128,6 +128,19 @@ def test_where_all_learning_rates_do_or_none_does_the_limits_are_open(limit: flo
     assert outcomes(results, "for post-norm") == outcomes(results, "for no norms") == "undecided"
 
 
+def test_a_seed_whose_limits_are_open_leaves_the_claim_open() -> None:
+    losses = norm_losses({"pre": 1.0, "post": 0.016, "none": 1.0})
+    for rate in ("0.001", "0.004", "0.016"):
+        losses[f"post, no warm-up, {rate}"] = [2.0, 2.01, 1.99]
+    highest = "post, no warm-up, 0.064"
+    assert outcomes(made_up(build("norm", "quick", 257), losses), "for post-norm") == "holds"
+    # The first seed trains everywhere with either: the others' answer is not chosen by chance.
+    results = made_up(build("norm", "quick", 257), losses | {highest: [2.0, 3.4, 3.4]})
+    judged = next(one for one in results.judged if "for post-norm" in one.contrast.claim)
+    assert judged.verdict.outcome == "undecided"
+    assert judged.verdict.why.endswith("; but 1 seed of 3 cannot tell")
+
+
 # ---- activation
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from andrea.planning.sizes import flops_per_token, num_parameters
+from andrea.words import plural
 
 from .experiment import Contrast, Experiment, Table, Variant
 from .run import Run
@@ -85,22 +86,32 @@ class Results:
         return sum(run.steps for run in self.runs)
 
     def _judge(self, contrast: Contrast) -> Judged:
-        values = list(self._values(contrast))
+        values, silent = self._values(contrast)
         if not values:
             why = "no seed tells: its runs are not done, or what would tell is beyond them"
             return Judged(contrast, None, Verdict(UNDECIDED, why))
         effect = summary(values)
         rule = judge_alike if contrast.alike else judge
-        return Judged(contrast, effect, rule(effect, contrast.bound, contrast.unit))
+        verdict = rule(effect, contrast.bound, contrast.unit)
+        if silent:
+            # They are not silent by chance: what the others say is no answer for all.
+            told = f"{plural(silent, 'seed')} of {silent + len(values)} cannot tell"
+            verdict = Verdict(UNDECIDED, f"{verdict.why}; but {told}")
+        return Judged(contrast, effect, verdict)
 
-    def _values(self, contrast: Contrast) -> Iterator[float]:
+    def _values(self, contrast: Contrast) -> tuple[list[float], int]:
+        """A number of each seed that has one, and how many have none though their runs are done."""
+        values, silent = [], 0
         for runs in self.by_seed().values():
             try:
                 value = contrast.value(runs)
             except KeyError:
-                continue
+                value = math.nan
             if math.isfinite(value):
-                yield value
+                values.append(value)
+            elif len(runs) == len(self.experiment.variants):
+                silent += 1
+        return values, silent
 
     def table(self) -> Table:
         """A row for each variant: its size, its loss over the seeds, and its measures."""
