@@ -105,7 +105,9 @@ class Sampler:
             token = int(scores.argmax())
         else:
             # The largest becomes 0 first: with a tiny temperature, weights underflow, not overflow.
-            candidates, weights = _candidates((scores - scores.max()) / config.temperature, config)
+            with np.errstate(over="ignore"):
+                scores = (scores - scores.max()) / config.temperature
+            candidates, weights = _candidates(scores, config)
             cumulative = weights.cumsum()
             drawn = self._random.random() * cumulative[-1]
             position = int(cumulative.searchsorted(drawn, side="right"))
@@ -118,8 +120,10 @@ def _penalise(
     scores: NDArray[np.float64], seen: NDArray[np.bool_], penalty: float
 ) -> NDArray[np.float64]:
     """Make seen tokens less likely (Keskar et al. 2019, CTRL)."""
-    penalised = np.where(scores > 0, scores / penalty, scores * penalty)
-    return np.where(seen, penalised, scores)
+    # However far a penalty drives them apart, scores stay numbers that can be compared.
+    with np.errstate(over="ignore"):
+        penalised = np.where(scores > 0, scores / penalty, scores * penalty)
+    return np.where(seen, np.nan_to_num(penalised), scores)
 
 
 def _candidates(

@@ -186,6 +186,16 @@ def test_stop_ids_and_sequences_are_never_given_out() -> None:
     assert list(generate(model, [1], max_tokens=30, seed=2, stop=[longer])) == tokens
 
 
+@pytest.mark.filterwarnings("error")
+def test_extremes_are_no_accident() -> None:
+    """No overflow is told, and none makes numbers that are none."""
+    logits = np.array([3.0, -2.0, 1.0, 2.0])
+    for penalty, expected in ((1e-310, [0, 0, 0]), (1e300, [0, 3, 2])):
+        sampler = Sampler(SamplingConfig(temperature=1e-320, repetition_penalty=penalty), 4)
+        sampler.observe([1])
+        assert [sampler.sample(logits) for _ in range(3)] == expected
+
+
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
