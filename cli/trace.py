@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from .dialect_options import dialect_options, given_switches
 from .errors import Failure
@@ -267,8 +268,10 @@ def _follow(subject: Subject, text: str, block: int, token: int) -> Findings:
 
     model, tokenizer = subject.model, subject.tokenizer
     tokens = tokenizer.encode(text)
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = stream_norms(model, tokens)
+    _refuse_overflow(norms)
     trace = trace_token(model, tokens, block, token)
-    norms = stream_norms(model, tokens)
     lens = logit_lens(model, tokens, _spread(len(tokens), trace.position), top=_TOP)
     return Findings(
         about={**subject.about, "device": model.device, "precision": model.precision},
@@ -284,6 +287,17 @@ def _follow(subject: Subject, text: str, block: int, token: int) -> Findings:
             else None
         ),
     )
+
+
+def _refuse_overflow(norms: StreamNorms) -> None:
+    """Refuse a model whose numbers are too large for the engine's, which are infinite then."""
+    for block in range(len(norms.middle)):
+        lengths = (norms.attention[block], norms.mlp[block], norms.stream[block + 1])
+        if not all(np.isfinite(length).all() for length in lengths):
+            raise Failure(
+                f"in block {block} numbers overflow, so that there is nothing to follow: the model "
+                "has diverged, or its first weights are too large"
+            )
 
 
 def _spread(num_tokens: int, position: int) -> list[int]:

@@ -477,6 +477,10 @@ LONG = ("--text", TEXT + TEXT)
             ("--untrained", "gpt2", *BARE, "--norm", "rmsnorm"),
             "norm is 'rmsnorm', but the model has no norm",
         ),
+        (
+            ("--untrained", "andrea-nano", *BARE, "--init-std", "100"),
+            " numbers overflow, so that there is nothing to follow: the model has diverged, or",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_refused(run: Path, tmp_path: Path, words: tuple[str, ...], told: str) -> None:

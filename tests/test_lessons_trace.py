@@ -269,6 +269,13 @@ def test_what_the_lens_tells() -> None:
     assert logit_lens(model, TEXT, top=99).tokens.shape == (3, 7, 13)
 
 
+def test_a_sure_prediction_has_an_entropy_of_zero() -> None:
+    sizes = {"vocab_size": 20, "block_size": 8, "n_layer": 2, "n_head": 1, "n_embd": 8}
+    model = andrea.GPT(andrea.ModelConfig(**sizes, init_std=100.0), device="cpu")
+    entropy = logit_lens(model, TEXT).entropy
+    assert entropy.min() < 1e-9 and not np.signbit(entropy).any()
+
+
 @pytest.mark.parametrize("activation", activations.NAMES)
 def test_gates_times_what_comes_is_the_activation(activation: str) -> None:
     hidden = np.concatenate([np.linspace(-12, 12, 481), np.random.default_rng(0).normal(size=481)])

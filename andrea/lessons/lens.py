@@ -109,6 +109,7 @@ def _row(
     chosen = np.take_along_axis(log, np.maximum(targets, 0)[:, None], axis=-1)
     loss = np.where(is_known, -chosen[:, 0], np.nan)
     rank = np.where(is_known, (log > chosen).sum(axis=-1), -1)
-    entropy: Array = -(np.exp(log) * log).sum(axis=-1)
+    # Of a sure prediction it is 0, and not -0 by rounding.
+    entropy: Array = np.maximum(-(np.exp(log) * log).sum(axis=-1), 0.0) + 0.0
     likeliest = np.exp(np.take_along_axis(log, order, axis=-1))
     return order, likeliest, np.exp(-loss), rank, loss, entropy
