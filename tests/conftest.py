@@ -41,12 +41,16 @@ def _shared_text(name: str) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _empty_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests run in an empty folder: nothing is left in the checkout, and a child's `import andrea`
-    finds the installed package, not the sources, which lack their library."""
+    finds the installed package, not the sources, which lack their library. Caches are empty, too,
+    and nothing is kept in the home folder, where there may be none."""
     before = Path.cwd()
     os.chdir(tmp_path_factory.mktemp("here"))
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("XDG_CACHE_HOME", "MPLCONFIGDIR"):
+            patch.setenv(variable, str(tmp_path_factory.mktemp("cache")))
+        yield
     os.chdir(before)
 
 

@@ -1,7 +1,10 @@
 """The library as nvcc builds it, on any machine: no spills, small, and it loads without a driver.
 
-What the kernels compute is tested on the simulator; here, what they were compiled to. Skipped by
-name where there is no nvcc, or no cuobjdump (pip: nvidia-cuda-cuobjdump, nvidia-cuda-nvdisasm).
+What the kernels compute is tested on the simulator; here, what they were compiled to. The installed
+library has code for a virtual GPU, which ptxas makes code for a real one of, as the driver does.
+Where it has no kernels, and in a complete run, they are compiled for the real one from the sources.
+Skipped by name where there is no nvcc, or no cuobjdump (pip: nvidia-cuda-cuobjdump,
+nvidia-cuda-nvdisasm).
 """
 
 from __future__ import annotations
@@ -14,13 +17,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import side_jobs
-from native_build import build, configure, copy_sources, find_tool, run
+from andrea import _library
+from andrea._library import cuda_info
+from native_build import (
+    REPOSITORY,
+    build,
+    configure,
+    copy_sources,
+    cxx_compiler,
+    find_tool,
+    run,
+)
 from patience import PATIENCE
 from test_library_build import declared_functions, linux_only, symbols
 
@@ -39,17 +51,10 @@ def find_nvcc() -> Path:
     return Path(found)
 
 
-def find_cublaslt_include() -> str:
-    """The folder of cuBLASLt's own header, or an empty text."""
-    folders = [find_nvcc().resolve().parent.parent / "include", *nvidia_folders("include")]
-    return next((str(folder) for folder in folders if (folder / "cublasLt.h").is_file()), "")
-
-
 def _cuda_build() -> Path:
-    cublaslt_include = find_cublaslt_include()
+    find_nvcc()
     folder = Path(tempfile.mkdtemp(prefix="andrea-cuda-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    header = {"MICROGPT_CUBLASLT_INCLUDE": cublaslt_include} if cublaslt_include else {}
     configure(
         copy_sources(folder),
         folder / "build",
@@ -58,14 +63,56 @@ def _cuda_build() -> Path:
         MICROGPT_ISA="generic",
         MICROGPT_WERROR="ON",
         CMAKE_EXPORT_COMPILE_COMMANDS="ON",
-        **header,
     )
     build(folder / "build", "microgpt_cuda", processors=1)
     return folder / "build"
 
 
 CUDA_BUILD = side_jobs.job("build by nvcc", _cuda_build)
-pytestmark = [linux_only, pytest.mark.awaits(CUDA_BUILD)]
+
+
+def _architectures_built() -> str:
+    """What the installed library's kernels were compiled for."""
+    info = cuda_info()
+    return info.architectures if info.built and not info.simulated else ""
+
+
+def with_toolkit() -> dict[str, str]:
+    """The environment, with the programs of NVIDIA's Python packages on PATH."""
+    folders = [str(folder) for folder in nvidia_folders("bin")]
+    return {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", ""), *folders])}
+
+
+def program(name: str) -> str:
+    found = shutil.which(name, path=with_toolkit()["PATH"])
+    if not found:
+        pytest.skip(f"no {name} (pip: nvidia-cuda-cuobjdump, nvidia-cuda-nvdisasm)")
+    return found
+
+
+def _cubins_of_the_installed() -> list[Path]:
+    """A file of sm_90a for each of its files of PTX; a kernel that spills registers fails."""
+    ptxas = find_nvcc().resolve().parent / "ptxas"
+    folder = Path(tempfile.mkdtemp(prefix="andrea-ptx-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = _library.library_path()
+    run(program("cuobjdump"), "-xptx", "all", library, cwd=folder, env=with_toolkit())
+    cubins = []
+    for ptx in sorted(folder.glob("*.ptx")):
+        cubins.append(ptx.with_suffix(".cubin"))
+        run(ptxas, "-arch=sm_90a", "--warn-on-spills", "-Werror", ptx, "-o", cubins[-1])
+    return cubins
+
+
+CUBINS = side_jobs.job("assembly by ptxas", _cubins_of_the_installed)
+ARCHITECTURES = _architectures_built()
+HAS_PTX = ARCHITECTURES.endswith("virtual")
+from_sources = [pytest.mark.awaits(CUDA_BUILD), *([pytest.mark.complete] if HAS_PTX else [])]
+KINDS = [
+    *([pytest.param("installed", marks=pytest.mark.awaits(CUBINS))] if HAS_PTX else []),
+    pytest.param("from sources", marks=from_sources),
+]
+pytestmark = linux_only
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +121,20 @@ def cuda_build() -> Path:
     return Path(side_jobs.result(CUDA_BUILD))
 
 
-@pytest.fixture(scope="module")
-def cublaslt_include() -> str:
-    """The folder of cuBLASLt's own header, or an empty text."""
-    return find_cublaslt_include()
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def library(cuda_build: Path) -> Path:
-    return cuda_build / "native" / "libmicrogpt_cuda.so"
+def library(kind: str, request: pytest.FixtureRequest) -> Path:
+    if kind == "installed":
+        return _library.library_path()
+    return Path(request.getfixturevalue("cuda_build")) / "native" / "libmicrogpt_cuda.so"
 
 
-def test_every_kernel_was_compiled_with_spills_as_errors(cuda_build: Path) -> None:
+@pytest.mark.parametrize("_", [pytest.param("from sources", marks=from_sources)])
+def test_every_kernel_was_compiled_with_spills_as_errors(_: str, cuda_build: Path) -> None:
     """The fixture compiled them; here, that nvcc really was told."""
     commands = (cuda_build / "compile_commands.json").read_text("utf-8")
     kernels = [command for command in commands.splitlines() if re.search(r"-c \S+\.cu\b", command)]
@@ -95,11 +144,21 @@ def test_every_kernel_was_compiled_with_spills_as_errors(cuda_build: Path) -> No
         assert "sm_90a" in command
 
 
-def test_declarations_are_those_of_the_real_header(cuda_build: Path, cublaslt_include: str) -> None:
+def test_declarations_are_those_of_the_real_header() -> None:
     """cublaslt_check.cpp compares every signature and number with cublasLt.h at compile time."""
-    if not cublaslt_include:
+    toolkit = find_nvcc().resolve().parent.parent / "include"
+    places = [toolkit, *nvidia_folders("include")]
+    found = next((folder for folder in places if (folder / "cublasLt.h").is_file()), None)
+    if found is None:
         pytest.skip("no cublasLt.h in the toolkit or beside this Python (pip: nvidia-cublas)")
-    build(cuda_build, "mg_cublaslt_check")
+    native = REPOSITORY / "native"
+    theirs = [word for folder in (found, toolkit) for word in ("-isystem", folder)]
+    ours = [
+        f"-I{native / 'src'}",
+        f"-I{native / 'include'}",
+        native / "src/cuda/cublaslt_check.cpp",
+    ]
+    run(*cxx_compiler(), "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", *theirs, *ours)
 
 
 def test_only_the_declared_functions_are_exported(library: Path) -> None:
@@ -147,13 +206,14 @@ print(info.built, info.usable, info.simulated, info.runtime_version, info.archit
 """
 
 
-def test_without_a_gpu_it_falls_back_to_the_cpu_and_says_why(library: Path) -> None:
+def test_without_a_gpu_it_falls_back_to_the_cpu_and_says_why(kind: str, library: Path) -> None:
     auto, refused, info = python(library, WITHOUT_GPU).splitlines()
     assert auto == "cpu"
     assert re.search("no NVIDIA driver|sees no GPU|driver is for CUDA", refused), refused
     built, usable, simulated, runtime, architectures = info.split(maxsplit=4)
     assert (built, usable, simulated) == ("True", "False", "False")
-    assert int(runtime) >= 12080 and architectures == "90a-real"
+    assert int(runtime) >= 12080
+    assert architectures == ("90a-real" if kind == "from sources" else ARCHITECTURES)
 
 
 def test_it_loads_in_a_few_milliseconds(library: Path) -> None:
@@ -176,42 +236,36 @@ def test_it_loads_in_a_few_milliseconds(library: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def machine_code(library: Path) -> dict[str, str]:
-    """SASS by the mangled name of the kernel."""
-    folders = [str(folder) for folder in nvidia_folders("bin")]
-    path = os.pathsep.join([os.environ.get("PATH", ""), *folders])
-    tools = [shutil.which(name, path=path) for name in ("cuobjdump", "nvdisasm")]
-    if None in tools:
-        pytest.skip("no cuobjdump or nvdisasm (pip: nvidia-cuda-cuobjdump, nvidia-cuda-nvdisasm)")
-    text = run(str(tools[0]), "-sass", library, env={**os.environ, "PATH": path})
-    functions = re.split(r"^\s*Function : ", text, flags=re.MULTILINE)[1:]
-    return {one.split(maxsplit=1)[0]: one for one in functions}
+def machine_code(kind: str, library: Path) -> dict[str, set[str]]:
+    """The instructions, with their suffixes, by the mangled name of the kernel."""
+    program("nvdisasm")  # which cuobjdump calls
+    files = side_jobs.result(CUBINS) if kind == "installed" else [library]
+    texts = [run(program("cuobjdump"), "-sass", file, env=with_toolkit()) for file in files]
+    return {
+        function.split(maxsplit=1)[0]: set(INSTRUCTION.findall(function))
+        for text in texts
+        for function in re.split(r"^\s*Function : ", text, flags=re.MULTILINE)[1:]
+    }
 
 
-def instructions(code: str) -> Iterator[str]:
-    """The name of each instruction, with its suffixes."""
-    for found in re.finditer(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", code):
-        yield found.group(1)
+INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 
 
-def test_no_kernel_uses_local_memory(machine_code: dict[str, str]) -> None:
+def test_no_kernel_uses_local_memory(machine_code: dict[str, set[str]]) -> None:
     assert len(machine_code) > 20
-    for name, code in machine_code.items():
-        used = set(instructions(code))
+    for name, used in machine_code.items():
         assert len(used) > 3, name
         local = {one for one in used if one.split(".")[0] in ("LDL", "STL")}
         assert not local, f"{name}: {local}"
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_attention_runs_on_tensor_cores(machine_code: dict[str, str], direction: str) -> None:
+def test_attention_runs_on_tensor_cores(machine_code: dict[str, set[str]], direction: str) -> None:
     """Those kernels that have the scores' products in bf16; ldmatrix and cp.async feed them."""
     flash = {
-        name: set(instructions(code))
-        for name, code in machine_code.items()
-        if "attention" in name
-        and direction in name
-        and any("HMMA" in one for one in instructions(code))
+        name: used
+        for name, used in machine_code.items()
+        if "attention" in name and direction in name and any("HMMA" in one for one in used)
     }
     assert flash, [name for name in machine_code if "attention" in name]
     for name, used in flash.items():
