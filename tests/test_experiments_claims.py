@@ -281,6 +281,28 @@ def test_every_claim_has_a_case(mode: str) -> None:
         assert sorted(found) == sorted(one.claim for one in experiment.contrasts)
 
 
+def in_words(bound: float, unit: str) -> str:
+    """How a claim names its bound."""
+    return {
+        " nats": f"{abs(bound):g} nats",
+        "%": f"{bound:g}%",
+        " powers of ten": f"at least {10**bound:.3g} times",
+        " steps of them": "at least one higher",
+        "": f"{100 * bound:g} of 100",  # a share of tokens
+    }[unit]
+
+
+@pytest.mark.parametrize(("name", "case"), ALL)
+def test_a_claim_says_how_it_is_judged(name: str, case: Case) -> None:
+    """Its bound, and whether it is of an effect, of no harm or of no difference."""
+    contrast = contrast_of(experiment_of(name), case)
+    assert in_words(contrast.bound, contrast.unit) in contrast.claim
+    no_harm = "no worse" in contrast.claim and "by more than" in contrast.claim
+    no_difference = "at most" in contrast.claim or "to within" in contrast.claim
+    assert (no_harm, no_difference) == (contrast.bound < 0, contrast.alike)
+    assert no_harm or no_difference or "at least" in contrast.claim
+
+
 @pytest.mark.parametrize("mode", ["quick", "full"])
 @pytest.mark.parametrize(("name", "case"), ALL)
 def test_an_effect_has_the_claims_sign_and_size(name: str, case: Case, mode: str) -> None:
