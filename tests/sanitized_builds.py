@@ -12,7 +12,14 @@ import tempfile
 from pathlib import Path
 
 import side_jobs
-from native_build import UNDEFINED, build, configure, copy_sources, sanitizer_runtimes
+from native_build import (
+    UNDEFINED,
+    build,
+    compile_together,
+    configure,
+    copy_sources,
+    sanitizer_runtimes,
+)
 
 ACCESSES, RACES = "build for accesses", "build for races"
 RUNTIMES = {ACCESSES: ("asan", "ubsan"), RACES: ("tsan",)}
@@ -26,7 +33,9 @@ def _sanitized_build(name: str, **isas: str) -> None:
         folder = Path(tempfile.mkdtemp(prefix="andrea-sanitized-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         options = {"MICROGPT_SANITIZE": SANITIZERS[name], "MICROGPT_SIM": "ON", **isas}
-        configure(copy_sources(folder), folder / "build", **options)
+        source = copy_sources(folder)
+        compile_together(source)
+        configure(source, folder / "build", **options)
         build(folder / "build", LIBRARY, processors=1)
         return folder / "build"
 
