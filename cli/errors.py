@@ -15,19 +15,23 @@ import click
 
 from andrea.errors import AndreaError
 
+from .screen.formats import printable
+
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, the shell's convention
 EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 
 class Failure(click.ClickException):
-    """A failure told as `andrea: <text>` with exit code 1."""
+    """A failure told as `andrea: <text>` with exit code 1; what names of files hold beside letters
+    can't steer the terminal."""
 
     exit_code = EXIT_FAILURE
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the one line to standard error (or to `file`)."""
-        click.echo(f"andrea: {self.format_message()}", file=file, err=file is None)
+        message = printable(self.format_message()).replace("\n", " ")
+        click.echo(f"andrea: {message}", file=file, err=file is None)
 
 
 def one_line(text: str) -> str:

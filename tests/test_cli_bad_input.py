@@ -117,6 +117,16 @@ def test_a_folder_whose_name_looks_like_an_option(shell: Shell) -> None:
     shell.call("sample", "./-odd", "--tokens", "2")
 
 
+def test_names_of_files_cannot_steer_a_terminal(shell: Shell) -> None:
+    texts = shell.folder / "strange"
+    texts.mkdir()
+    (texts / "a\x1b[31m\nb.txt").write_bytes(TEXT.encode())
+    assert "\x1b" not in shell.call("train", *texts.iterdir(), *TINY_RUN, "--steps", "1")
+    (texts / "a\x1b[31m\nb.txt").write_bytes(b"\xff" * 30)
+    assert "\x1b" not in shell.refuse("train", "strange", *TINY_RUN, "--steps", "1")
+    assert "\x1b" not in shell.refuse("replay", "no\x1b[31m\nrun")
+
+
 def truncate(data: bytes) -> bytes:
     return data[: len(data) // 2]
 

@@ -94,6 +94,7 @@ def wrap(
 
     A longer word, such as a path that is to be copied, stays whole unless `breaks_words`.
     """
+    text = printable(text)  # names of files may hold anything
     if width is None or len(text) <= width:
         return [text]
     lines = textwrap.wrap(
