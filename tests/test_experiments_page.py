@@ -113,6 +113,18 @@ def test_names_of_curves_stand_below_the_axes(
     assert sum(name.startswith("learning_rate") for name in large) == 24
     assert min(large[one.name] for one in many.variants) > large["steps of training"]
     assert abs(large["steps of training"] - found["steps of training"]) < 15
+    # No half steps where there are few.
+    assert {"1", "2", "3", "4"} <= found.keys() and not {"1.0", "1.5"} & found.keys()
+    # A name that is wider than the picture is broken.
+    long = tuple(dataclasses.replace(run, variant="steps " * 20 + run.variant) for run in runs[:2])
+    names = {run.variant for run in long}
+    variants = [dataclasses.replace(many.variants[0], name=name) for name in names]
+    wide = dataclasses.replace(many, variants=tuple(variants))
+    picture = drawings.loss_curves("loss", lambda one: True).draw(
+        dataclasses.replace(results, experiment=wide, runs=long)
+    )
+    picture.write(tmp_path / "wide.svg")
+    assert 20 < max(map(len, heights(tmp_path / "wide.svg"))) < 65
 
 
 @WITH_PICTURES

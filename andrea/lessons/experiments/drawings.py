@@ -6,6 +6,7 @@ Lines are means over seeds, areas reach from the lowest to the highest seed.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,12 @@ Chosen = Callable[[Variant], bool]
 
 # Inches: so that two stand beside each other on a page, and words are legible on a telephone.
 WIDTH, HEIGHT = 4.7, 3.1
-# Points of a curve's name, and inches of one of its characters and of its line.
-_SMALL, _CHARACTER, _LINE = 9, 0.066, 0.205
+# Points of a curve's name; inches of its characters, of its line and of each more that it is broken
+# into, and of the curve and the gaps beside it.
+_SMALL, _CHARACTER, _LINE, _BROKEN, _BESIDE = 9, 0.066, 0.205, 0.146, 0.62
 # Gradients below this are nothing to float32; a logarithmic axis needs a number.
 _LEAST = 1e-45
+_FEW_STEPS = 10
 # Over so many powers of ten the axis names whole ones: 0.01, and not 0.0032.
 _DECADES = 3.0
 
@@ -60,13 +63,18 @@ def legend(axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
-    # A line, a gap and the longest name, in inches.
-    column = 0.62 + _CHARACTER * max(map(len, labels))
-    columns = min(max(int(WIDTH / column), 1), len(labels))
+    # A name that is wider than the picture is broken.
+    room = WIDTH - _BESIDE
+    names = [textwrap.wrap(label, int(room / _CHARACTER)) for label in labels]
+    columns = int(
+        WIDTH / (_BESIDE + _CHARACTER * max(len(line) for name in names for line in name))
+    )
+    columns = min(max(columns, 1), len(names))
     figure = axes.figure
-    figure.set_size_inches(WIDTH, HEIGHT + _LINE * math.ceil(len(labels) / columns))
+    height = _LINE + _BROKEN * (max(map(len, names)) - 1)
+    figure.set_size_inches(WIDTH, HEIGHT + height * math.ceil(len(names) / columns))
     style: dict[str, Any] = {"fontsize": _SMALL, "handlelength": 2.6, "ncols": columns}
-    figure.legend(handles, labels, loc="outside lower center", **style)
+    figure.legend(handles, map("\n".join, names), loc="outside lower center", **style)
 
 
 def baseline(axes: Axes, results: Results) -> None:
@@ -92,6 +100,8 @@ def loss_curves(name: str, where: Chosen, caption: str = "") -> Drawing:
                     steps = sorted(points)
                     line(axes, number, steps, [points[step] for step in steps], variant.name)
             baseline(axes, results)
+            if max(axes.get_xlim()) < _FEW_STEPS:
+                _whole_numbers(axes.xaxis)  # no half steps
             axes.set_xlabel("steps of training")
             axes.set_ylabel("validation loss (nats per token)")
             axes.grid(axis="y")
