@@ -70,7 +70,7 @@ def legend(axes: Axes) -> None:
         WIDTH / (_BESIDE + _CHARACTER * max(len(line) for name in names for line in name))
     )
     columns = min(max(columns, 1), len(names))
-    figure = axes.figure
+    figure: Any = axes.figure
     height = _LINE + _BROKEN * (max(map(len, names)) - 1)
     figure.set_size_inches(WIDTH, HEIGHT + height * math.ceil(len(names) / columns))
     style: dict[str, Any] = {"fontsize": _SMALL, "handlelength": 2.6, "ncols": columns}
