@@ -181,5 +181,23 @@ def test_the_page_in_a_browser(browser: Browser, folder: Path, width: int) -> No
     assert page.text(".keys") == "± sd is the standard deviation over the seeds."
     facts = page.text(".cards")
     assert re.search(r"vocab_size \d+, block_size \d+, n_layer \d+, n_head \d+", facts)
+    # Words of pictures have the ink of the page.
+    ink = page.evaluate(
+        """(() => {
+          const canvas = document.createElement("canvas"), image = document.images[0];
+          [canvas.width, canvas.height] = [2 * image.naturalWidth, 2 * image.naturalHeight];
+          const drawing = canvas.getContext("2d");
+          drawing.drawImage(image, 0, 0, canvas.width, canvas.height);
+          const dots = drawing.getImageData(0, 0, canvas.width, canvas.height).data;
+          const found = { a39e94: 0, 767676: 0 };
+          for (let at = 0; at < dots.length; at += 4)
+            for (const colour in found)
+              found[colour] += [0, 1, 2].every(
+                (part) => Math.abs(dots[at + part] - parseInt(colour.substr(2 * part, 2), 16)) < 2
+              ) && dots[at + 3] > 250;
+          return found;
+        })()"""
+    )
+    assert (ink["a39e94"] > 100) == (width < 500), ink
     # A table is as wide as its numbers, not as the page.
     assert page.evaluate("document.querySelector('table').offsetWidth") < 700

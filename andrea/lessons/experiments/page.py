@@ -31,6 +31,12 @@ _KEYS = {
     "failed": "failed is a share of the runs",
 }
 
+# The grey of a picture's words suits any page; on a dark one the page's own is better read.
+_DARK_INK = (
+    "<style>@media screen and (prefers-color-scheme: dark) "
+    "{ text { fill: #a39e94 !important } }</style>"
+)
+
 Pictures = Sequence[tuple[Drawing, str]]
 """Drawings with their SVG."""
 
@@ -133,7 +139,8 @@ def _pictures(pictures: Pictures, missing: str) -> str:
 
 
 def _picture(drawing: Drawing, svg: str) -> str:
-    data = base64.b64encode(svg.encode("utf-8")).decode("ascii")
+    inked = svg.replace(">", ">" + _DARK_INK, 1)
+    data = base64.b64encode(inked.encode("utf-8")).decode("ascii")
     caption = escape(drawing.caption)
     return (
         f'<figure class="card"><figcaption>{caption}</figcaption>'
