@@ -227,6 +227,21 @@ def test_launches_of_dialects(kind: Kind) -> None:
     assert without_biases == gpt2 - 4
     gated = of_a_block(attn_bias=False, mlp_bias=False, norm="rmsnorm", activation="swiglu")
     assert gated == without_biases + 1
+    # A norm of the stream leaves what the next layer reads; backward, sums come by themselves.
+    assert of_a_block(norm_position="post") == gpt2 + 4
+
+
+@on_gpu
+def test_post_norms_of_a_width_without_whole_vectors(kind: Kind) -> None:
+    """Number by number, they too leave the stream and what the next layer reads of it."""
+    config = andrea.ModelConfig(31, 8, 2, 3, 9, norm_position="post")
+    (batch,) = batches(1, 2, 8)
+    tokens, targets = (ids % 31 for ids in batch)
+    losses = [
+        andrea.GPT(config, device=device, precision=kind.precision, seed=6).forward(tokens, targets)
+        for device in ("cpu", kind.device)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6 if kind.precision == "fp32" else 1e-3)
 
 
 def free_memory() -> int:

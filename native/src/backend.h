@@ -152,9 +152,9 @@ class Backend {
     virtual void norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta,
                                const Element* dout, const float* x, const float* mean, const float* rstd,
                                const float* gamma, const float* beta, int64_t N, int64_t C) = 0;
-    // The same on the residual stream itself; out may be x.
-    virtual void stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
-                                     const float* beta, int64_t N, int64_t C) = 0;
+    // The same on the residual stream itself; out may be x.  elements = out, for the layer that reads it next; null: not wanted.
+    virtual void stream_norm_forward(float* out, Element* elements, float* mean, float* rstd, const float* x,
+                                     const float* gamma, const float* beta, int64_t N, int64_t C) = 0;
     // dx, the gradient of the output, becomes that of x; dx_elements = dx as above.
     virtual void stream_norm_backward(float* dx, Element* dx_elements, float* dgamma, float* dbeta, const float* x,
                                       const float* mean, const float* rstd, const float* gamma, int64_t N,

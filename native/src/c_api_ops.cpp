@@ -186,7 +186,7 @@ mg_status mg_op_norm_backward(mg_backend* backend, float* dx, void* dx_elements,
 mg_status mg_op_stream_norm_forward(mg_backend* backend, float* out, float* mean, float* rstd, const float* x,
                                     const float* gamma, const float* beta, int64_t N, int64_t C) {
     return run_op(backend, "stream_norm_forward", {N, C},
-                  [&](Backend& b) { b.stream_norm_forward(out, mean, rstd, x, gamma, beta, N, C); });
+                  [&](Backend& b) { b.stream_norm_forward(out, nullptr, mean, rstd, x, gamma, beta, N, C); });
 }
 
 mg_status mg_op_stream_norm_backward(mg_backend* backend, float* dx, void* dx_elements, float* dgamma, float* dbeta,

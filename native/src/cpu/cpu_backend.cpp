@@ -161,10 +161,11 @@ void CpuBackend<E>::sum_norm_gradients(float* dgamma, float* dbeta, int64_t N, i
 // ---- the residual stream: float32 in every precision
 
 template <typename E>
-void CpuBackend<E>::stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
-                                        const float* beta, int64_t N, int64_t C) {
+void CpuBackend<E>::stream_norm_forward(float* out, Element* also, float* mean, float* rstd, const float* x,
+                                        const float* gamma, const float* beta, int64_t N, int64_t C) {
     parallel_ranges(N, kRowsPerTask, [&](int64_t begin, int64_t end) {
         kernels<float>().norm_forward(out, mean, rstd, x, gamma, beta, begin, end, C);
+        if (also != nullptr) kernels_.convert(elements<E>(also) + begin * C, out + begin * C, (end - begin) * C);
     });
 }
 

@@ -53,8 +53,8 @@ class CpuBackend final : public Backend {
     void norm_backward(float* dx, Element* dx_elements, Element* out, float* dgamma, float* dbeta, const Element* dout,
                        const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
                        int64_t N, int64_t C) override;
-    void stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
-                             const float* beta, int64_t N, int64_t C) override;
+    void stream_norm_forward(float* out, Element* elements, float* mean, float* rstd, const float* x,
+                             const float* gamma, const float* beta, int64_t N, int64_t C) override;
     void stream_norm_backward(float* dx, Element* dx_elements, float* dgamma, float* dbeta, const float* x,
                               const float* mean, const float* rstd, const float* gamma, int64_t N, int64_t C) override;
     void read_stream(Element* out, const float* x, int64_t count) override;

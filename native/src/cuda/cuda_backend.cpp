@@ -133,9 +133,9 @@ void CudaBackend<E>::norm_backward(float* dx, Element* dx_elements, Element* out
 // ---- the residual stream: float32 in every precision
 
 template <typename E>
-void CudaBackend<E>::stream_norm_forward(float* out, float* mean, float* rstd, const float* x, const float* gamma,
-                                         const float* beta, int64_t N, int64_t C) {
-    cuda::norm_forward<float>(device_.stream(), out, mean, rstd, x, gamma, beta, N, C);
+void CudaBackend<E>::stream_norm_forward(float* out, Element* elements, float* mean, float* rstd, const float* x,
+                                         const float* gamma, const float* beta, int64_t N, int64_t C) {
+    cuda::stream_norm_forward<E>(device_.stream(), out, numbers(elements), mean, rstd, x, gamma, beta, N, C);
     check_launch("stream_norm_forward");
 }
 

@@ -25,6 +25,10 @@ void embedding_backward(Stream stream, float* dwte, float* dwpe, const float* do
 template <typename E>
 void norm_forward(Stream stream, E* out, float* mean, float* rstd, const float* x, const float* gamma,
                   const float* beta, int64_t N, int64_t C);
+// elements may be null
+template <typename E>
+void stream_norm_forward(Stream stream, float* out, E* elements, float* mean, float* rstd, const float* x,
+                         const float* gamma, const float* beta, int64_t N, int64_t C);
 size_t norm_backward_scratch_bytes(int64_t N, int64_t C);
 // dx_elements and out may be null
 template <typename E>

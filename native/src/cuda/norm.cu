@@ -1,10 +1,12 @@
 // Layer norm over rows of C (Ba, Kiros & Hinton 2016), biased variance, and RMSNorm.  Bound by memory: a number costs 4 bytes in
-// and an Element out; some 10 operations go with each, far below the limit.
+// and an Element out, or a float and an Element; some 10 operations go with each, far below the limit.
 //   mean = sum(x) / C; rstd = 1 / sqrt(sum((x - mean)^2) / C + eps); out = gamma (x - mean) rstd + beta
 #include "cuda/kernel.h"
 #include "cuda/element.h"
 #include "cuda/launchers.h"
 #include "cuda/norm_rows.h"
+
+#include <type_traits>
 
 namespace mg::cuda {
 
@@ -14,10 +16,13 @@ constexpr float kEpsilon = 1e-5f;
 constexpr int kThreads = kNormThreads, kWarps = kNormWarps;
 constexpr int kMostBlocks = 132 * 16;
 
-template <typename E, int kPieces, int kRowWarps>
+// `also`: the output once more as A, where it isn't null; of a norm that has one output A is Nothing.
+struct Nothing {};
+
+template <typename E, typename A, int kPieces, int kRowWarps>
 __global__ void __launch_bounds__(kThreads)
-    norm_forward_kernel(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
-                        int64_t N, int64_t C) {
+    norm_forward_kernel(E* out, A* also, float* mean, float* rstd, const float* x, const float* gamma,
+                        const float* beta, int64_t N, int64_t C) {
     using S = Spread<kPieces, kRowWarps>;
     MG_SHARED(float, rooms, 2 * kWarps);
     const float share = 1.0f / static_cast<float>(C);
@@ -61,6 +66,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
             for (int i = 0; i < 4; ++i) values[p][i] = (values[p][i] - row_mean) * row_rstd * scale[i] + offset[i];
             store(out + row * C + c, values[p]);
+            if constexpr (!std::is_same_v<A, Nothing>)
+                if (also != nullptr) store(also + row * C + c, values[p]);
         }
         if (threadIdx.x % S::kOfRow == 0) {
             if (mean != nullptr) mean[row] = row_mean;
@@ -70,10 +77,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Any width and alignment: a warp a row, which it reads three times.
-template <typename E>
+template <typename E, typename A>
 __global__ void __launch_bounds__(kThreads)
-    norm_forward_any_kernel(E* out, float* mean, float* rstd, const float* x, const float* gamma, const float* beta,
-                            int64_t N, int64_t C) {
+    norm_forward_any_kernel(E* out, A* also, float* mean, float* rstd, const float* x, const float* gamma,
+                            const float* beta, int64_t N, int64_t C) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
     for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + warp; row < N;
          row += static_cast<int64_t>(gridDim.x) * kWarps) {
@@ -86,9 +93,12 @@ __global__ void __launch_bounds__(kThreads)
         }
         for (int64_t c = lane; c < C; c += kWarp) squares += (in[c] - row_mean) * (in[c] - row_mean);
         const float row_rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(C) + kEpsilon);
-        for (int64_t c = lane; c < C; c += kWarp)
-            out[row * C + c] =
-                from_float<E>((in[c] - row_mean) * row_rstd * value_or(gamma, c, 1.0f) + value_or(beta, c, 0.0f));
+        for (int64_t c = lane; c < C; c += kWarp) {
+            const float value = (in[c] - row_mean) * row_rstd * value_or(gamma, c, 1.0f) + value_or(beta, c, 0.0f);
+            out[row * C + c] = from_float<E>(value);
+            if constexpr (!std::is_same_v<A, Nothing>)
+                if (also != nullptr) also[row * C + c] = from_float<A>(value);
+        }
         if (lane == 0) {
             if (mean != nullptr) mean[row] = row_mean;
             rstd[row] = row_rstd;
@@ -96,10 +106,22 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-template <typename E, int kPieces, int kRowWarps, typename... Arguments>
+template <typename E, typename A, int kPieces, int kRowWarps, typename... Arguments>
 void launch_forward(Spread<kPieces, kRowWarps>, Stream stream, int64_t N, Arguments... arguments) {
     const unsigned blocks = blocks_for(N, kWarps / kRowWarps, kMostBlocks);
-    MG_LAUNCH((norm_forward_kernel<E, kPieces, kRowWarps>), blocks, kThreads, 0, stream, arguments...);
+    MG_LAUNCH((norm_forward_kernel<E, A, kPieces, kRowWarps>), blocks, kThreads, 0, stream, arguments...);
+}
+
+template <typename E, typename A>
+void launch(Stream stream, E* out, A* also, float* mean, float* rstd, const float* x, const float* gamma,
+            const float* beta, int64_t N, int64_t C) {
+    const bool in_registers = C % 4 == 0 && are_aligned(16, x, gamma, beta) && is_aligned(out, 4 * sizeof(E)) &&
+                              is_aligned(also, 4 * sizeof(A)) && spread_rows(C, [&](auto spread) {
+                                  launch_forward<E, A>(spread, stream, N, out, also, mean, rstd, x, gamma, beta, N, C);
+                              });
+    if (!in_registers)
+        MG_LAUNCH((norm_forward_any_kernel<E, A>), blocks_for(N, kWarps, kMostBlocks), kThreads, 0, stream, out, also,
+                  mean, rstd, x, gamma, beta, N, C);
 }
 
 }  // namespace
@@ -107,18 +129,20 @@ void launch_forward(Spread<kPieces, kRowWarps>, Stream stream, int64_t N, Argume
 template <typename E>
 void norm_forward(Stream stream, E* out, float* mean, float* rstd, const float* x, const float* gamma,
                   const float* beta, int64_t N, int64_t C) {
-    const bool in_registers = C % 4 == 0 && are_aligned(16, x, gamma, beta) && is_aligned(out, 4 * sizeof(E)) &&
-                              spread_rows(C, [&](auto spread) {
-                                  launch_forward<E>(spread, stream, N, out, mean, rstd, x, gamma, beta, N, C);
-                              });
-    if (!in_registers)
-        MG_LAUNCH((norm_forward_any_kernel<E>), blocks_for(N, kWarps, kMostBlocks), kThreads, 0, stream, out, mean,
-                  rstd, x, gamma, beta, N, C);
+    launch(stream, out, static_cast<Nothing*>(nullptr), mean, rstd, x, gamma, beta, N, C);
 }
 
-#define MG_INSTANTIATE(E)                                                                                        \
-    template void norm_forward<E>(Stream, E*, float*, float*, const float*, const float*, const float*, int64_t, \
-                                  int64_t);
+template <typename E>
+void stream_norm_forward(Stream stream, float* out, E* elements, float* mean, float* rstd, const float* x,
+                         const float* gamma, const float* beta, int64_t N, int64_t C) {
+    launch(stream, out, elements, mean, rstd, x, gamma, beta, N, C);
+}
+
+#define MG_INSTANTIATE(E)                                                                                              \
+    template void norm_forward<E>(Stream, E*, float*, float*, const float*, const float*, const float*, int64_t,       \
+                                  int64_t);                                                                            \
+    template void stream_norm_forward<E>(Stream, float*, E*, float*, float*, const float*, const float*, const float*, \
+                                         int64_t, int64_t);
 MG_INSTANTIATE(float)
 MG_INSTANTIATE(Bf16)
 #undef MG_INSTANTIATE

@@ -18,14 +18,19 @@ inline void read_stream(Backend& backend, Parameters& p, Element* out, const Nor
         backend.read_stream(out, x, N * C);
 }
 
-// A norm on the residual stream itself; out may be x.
-inline void norm_stream(Backend& backend, Parameters& p, float* out, const NormStatistics& s, const float* x,
-                        const Pair& tensors, int64_t N, int64_t C) {
-    backend.stream_norm_forward(out, s.mean, s.rstd, x, p.value(tensors.weight), p.value(tensors.bias), N, C);
+// A norm on the residual stream itself; out may be x.  elements: what the next layer reads of it; null where it reads it otherwise.
+inline void norm_stream(Backend& backend, Parameters& p, float* out, Element* elements, const NormStatistics& s,
+                        const float* x, const Pair& tensors, int64_t N, int64_t C) {
+    backend.stream_norm_forward(out, elements, s.mean, s.rstd, x, p.value(tensors.weight), p.value(tensors.bias), N, C);
+}
+
+// What comes before the first block.
+inline void begin_blocks(Backend& backend, const Config& config, Element* normed, const float* x, int64_t N) {
+    if (config.norm_position == NormPosition::post) backend.read_stream(normed, x, N * config.n_embd);
 }
 
 // a.x [N, C] -> x_next [N, C]; `normed` [N, C] and `wide` [N, mlp_dim] are scratch.  attend() makes a.attention from a.qkv.
-// x_next may be a.x.
+// x_next may be a.x.  Post-norm: `normed` holds a.x as Elements where the block begins, and x_next where it ends.
 template <typename Attend>
 void block_forward(Backend& backend, Parameters& p, const Config& config, const BlockTensors& t,
                    const BlockActivations& a, Element* normed, Element* wide, float* x_next, int64_t N,
@@ -38,15 +43,15 @@ void block_forward(Backend& backend, Parameters& p, const Config& config, const 
         if (sum == nullptr) sum = x_out;
         backend.linear_residual_forward(sum, config.residual ? x_in : nullptr, in, p.weight(layer.weight),
                                         p.bias(layer.bias), N);
-        if (post) norm_stream(backend, p, x_out, s, sum, norm, N, C);
+        if (post) norm_stream(backend, p, x_out, normed, s, sum, norm, N, C);
     };
 
-    read_stream(backend, p, normed, a.ln_1, a.x, pre, t.ln_1, N, C);
+    if (!post) read_stream(backend, p, normed, a.ln_1, a.x, pre, t.ln_1, N, C);
     backend.linear_forward(a.qkv, normed, p.weight(t.c_attn.weight), p.bias(t.c_attn.bias), N);
     attend();
     add(a.x_middle, a.attention_sum, a.x, a.attention, t.attn_proj, a.ln_1, t.ln_1);
 
-    read_stream(backend, p, normed, a.ln_2, a.x_middle, pre, t.ln_2, N, C);
+    if (!post) read_stream(backend, p, normed, a.ln_2, a.x_middle, pre, t.ln_2, N, C);
     const Weight c_fc = p.weight(t.c_fc.weight);
     const Bias bias = p.bias(t.c_fc.bias);
     if (config.activation == Activation::gelu) {

@@ -152,7 +152,8 @@ void Decoder::trunk(const Buffers& b, int64_t N) {
     const BlockActivations& a = b.block;
     char* cache = cache_.as<char>();
     backend.embedding_forward(a.x, b.tokens, b.positions, p.value(table.wte), p.value(table.wpe), N, 1, c.n_embd);
-    if (c.embedding_norm) norm_stream(backend, p, a.x, b.statistics, a.x, table.ln_emb, N, c.n_embd);
+    if (c.embedding_norm) norm_stream(backend, p, a.x, nullptr, b.statistics, a.x, table.ln_emb, N, c.n_embd);
+    begin_blocks(backend, c, b.normed, a.x, N);
     for (const BlockTensors& t : table.blocks) {
         block_forward(backend, p, c, t, a, b.normed, b.wide, a.x, N, [&] {
             backend.cached_attention_forward(a.attention, cache, a.qkv, b.sequences, b.positions, N, c.block_size,

@@ -38,7 +38,8 @@ void Gpt::trunk_forward() {
     backend_->embedding_forward(embeddings, a_.tokens, nullptr, parameters_.value(t.wte), parameters_.value(t.wpe), N,
                                 T_, C);
     if (config_.embedding_norm)
-        norm_stream(*backend_, parameters_, a_.blocks[0].x, a_.ln_emb, embeddings, t.ln_emb, N, C);
+        norm_stream(*backend_, parameters_, a_.blocks[0].x, nullptr, a_.ln_emb, embeddings, t.ln_emb, N, C);
+    begin_blocks(*backend_, config_, a_.normed, a_.blocks[0].x, N);
     for (size_t i = 0; i < t.blocks.size(); ++i) {
         const BlockActivations& a = a_.blocks[i];
         float* x_next = i + 1 < t.blocks.size() ? a_.blocks[i + 1].x : a_.x;
