@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from andrea import GPT
@@ -70,6 +70,7 @@ def test_words() -> None:
     assert words_of("GPT猫s") == ["gpt", "猫", "s"]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80), st.frozensets(st.text(max_size=4), max_size=4))
 def test_any_text_has_a_score(text: str, words: frozenset[str]) -> None:
     found = coherence(text, words)
@@ -162,6 +163,7 @@ def test_an_id_outside_the_vocabulary_is_refused() -> None:
         unigram_counts(np.array([0, 7], dtype=np.uint8), 7)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 4), st.integers(1, 9))
 def test_chunks_hold_every_stretch_once(length: int, overlap: int, size: int) -> None:
     tokens = np.arange(length, dtype=np.int32)

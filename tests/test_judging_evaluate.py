@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from andrea import GPT, ModelConfig
@@ -32,6 +32,7 @@ from small_runs import TEXT, small_config, small_data, small_model
 # ---- passages
 
 
+@settings(deadline=None)
 @given(st.integers(2, 300), st.integers(1, 40))
 def test_passages_hold_each_token_but_the_first_once(length: int, block_size: int) -> None:
     passages = list(Passages(length, block_size))
@@ -44,6 +45,7 @@ def test_passages_hold_each_token_but_the_first_once(length: int, block_size: in
         assert window == 0 if number == 0 else first - window >= least
 
 
+@settings(deadline=None)
 @given(st.integers(2, 3000), st.integers(1, 40), st.integers(1, 50))
 def test_some_passages_are_spread_evenly(length: int, block_size: int, most: int) -> None:
     every, some = list(Passages(length, block_size)), list(Passages(length, block_size, most))

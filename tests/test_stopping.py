@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from andrea.stopping import StopFinder
@@ -17,6 +17,7 @@ def whole(text: str, stops: list[str]) -> tuple[str, bool]:
     return text, False
 
 
+@settings(deadline=None)
 @given(
     pieces=st.lists(st.text("ab", max_size=4), max_size=8),
     stops=st.lists(st.text("ab", max_size=4), max_size=3),
