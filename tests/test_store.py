@@ -158,7 +158,7 @@ def test_a_checkpoint_with_the_name_of_another_step_is_passed_over(tmp_path: Pat
         RunFolder.open(folder)
 
 
-def test_a_pipe_in_place_of_a_checkpoint_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_holds_up_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     trained(folder)
     os.mkfifo(checkpoint(folder, 15))
@@ -166,6 +166,10 @@ def test_a_pipe_in_place_of_a_checkpoint_holds_up_nobody(tmp_path: Path) -> None
     with RunFolder.open(folder) as run:
         assert run.state().step == 12
         assert ["it is not a file" in line for line in run.damaged] == [True, True]
+    (folder / "log.jsonl").unlink()
+    os.mkfifo(folder / "log.jsonl")
+    with RunFolder.open(folder) as run, pytest.raises(RunError, match="log.jsonl: it is not a f"):
+        run.resume(small_model())
 
 
 def test_where_all_are_damaged_that_is_told(tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def _finite_or_none(value: Any) -> Any:
 def newest_run_id(path: Path) -> str | None:
     """The run_id of the last run.start line of a log, None where none can be read."""
     run_id = None
+    if not path.is_file():  # to open a pipe that nobody writes to would wait for ever
+        return None
     with contextlib.suppress(OSError), path.open("rb") as file:
         for line in file:
             if b"run.start" in line:
@@ -166,6 +168,8 @@ def rewind(path: Path, run_id: str, step: int) -> None:
     Raises:
         RunError: the file cannot be read or written.
     """
+    if path.exists() and not path.is_file():
+        raise RunError(f"cannot rewrite {path}: it is not a file")
     temporary = path.with_name(path.name + ".tmp")
     try:
         with path.open("rb") as old, temporary.open("wb") as new:
