@@ -20,6 +20,7 @@ from .errors import Failure
 from .option_kinds import SectionCommand, option
 from .options import at_least_1, reading_options, text_argument
 from .screen.display import Display, QuietDisplay, open_display
+from .screen.steady_display import SteadyDisplay
 from .texts import TextRequest, absolute_sources, prepare_text
 from .training.follow import shell_path
 from .training.signals import StopSignals
@@ -143,8 +144,11 @@ def command(
         import andrea
 
         andrea.set_num_threads(options["threads"])
-    display = QuietDisplay() if options["as_json"] else open_display()
-    with StopSignals(before_exit=display.close) as stop:
+    stop = StopSignals(before_exit=lambda: display.close())
+    display: Display = QuietDisplay()
+    if not options["as_json"]:
+        display = SteadyDisplay(open_display(), lambda: stop.requested)
+    with stop:
         try:
             code = _run(name, text, options, display, stop)
         finally:

@@ -139,6 +139,17 @@ def test_it_says_that_it_ends_before_what_follows(
     assert [line.partition(":")[0] for line in told[-2:]] == ["ending", "nothing was measured"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_is_full_costs_no_results(shell: Shell) -> None:
+    arguments = (*CUSTOM, "--steps", "2", "--seeds", "1", "--out", "full")
+    with open("/dev/full", "wb") as full:
+        process = shell.begin(*arguments, stdout=full)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1 and b"No space left" in errors
+    found = json.loads((shell.folder / "full" / "results.json").read_text("utf-8"))
+    assert found["complete"] and (shell.folder / "full" / "report.html").exists()
+
+
 @pytest.mark.parametrize("width", [50, 80, 200])
 def test_tables_fit_the_terminal_and_keep_their_first_column(width: int) -> None:
     results = made_up(build("scaling", "quick", 257), lawful(LAW))
