@@ -11,6 +11,7 @@ from typing import IO
 import click
 
 from .option_kinds import SectionCommand, SomePath, option
+from .recorded import refuse_part_of_run
 
 
 @click.command("metrics", cls=SectionCommand, short_help="Export what a run has measured.")
@@ -39,6 +40,8 @@ def command(run: Path, kind: str, out: Path | None) -> None:
     from andrea.reporting.events import log_path
 
     log = log_path(run)
+    if out is not None:
+        refuse_part_of_run(out, log)
     if kind == "tensorboard":
         from andrea.reporting.tensorboard import FOLDER_NAME, export
 

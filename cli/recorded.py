@@ -44,6 +44,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "sample_prompt": _or_none(_is_text),
     "init_from": _or_none(_is_text),
 }
+_KEPT_FOLDERS = ("checkpoints", "incidents")
 _OF_THE_TEXT = ("documents", "train_tokens", "validation_tokens", "num_bytes")
 
 
@@ -54,6 +55,20 @@ def check_record(run: RunFolder) -> None:
         CheckpointError: a value is of another kind.
     """
     check_values(run.info.record, run.checkpoint_path)
+
+
+def refuse_part_of_run(out: Path, log: Path) -> None:
+    """Refuse to write over the files that a run goes on from, or is judged by.
+
+    Raises:
+        RunError: `out` is one of them.
+    """
+    from andrea.errors import RunError
+
+    log, place = log.resolve(), out.resolve()
+    is_kept = place.parent.parent == log.parent and place.parent.name in _KEPT_FOLDERS
+    if is_kept or place in (log, log.with_name("config.toml")):
+        raise RunError(f"{out} is a part of the run itself: name another file with --out")
 
 
 def check_values(record: Mapping[str, Any], path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .option_kinds import SectionCommand, SomePath, option
+from .recorded import refuse_part_of_run
 
 
 @click.command("report", cls=SectionCommand, short_help="Write a run's report as a web page.")
@@ -32,5 +33,6 @@ def command(run: Path, out: Path | None) -> None:
     path = out or log.parent / REPORT_NAME
     if path.is_dir():
         path /= REPORT_NAME
+    refuse_part_of_run(path, log)
     write_report(Metrics.from_log(log), path, log.resolve().parent.name)
     click.echo(f"wrote {path}")

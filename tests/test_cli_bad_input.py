@@ -127,6 +127,28 @@ def test_names_of_files_cannot_steer_a_terminal(shell: Shell) -> None:
     assert "\x1b" not in shell.refuse("replay", "no\x1b[31m\nrun")
 
 
+@pytest.mark.parametrize("command", [("metrics", "--format", "csv"), ("report",)])
+def test_nothing_is_written_over_what_a_run_is_made_of(
+    shell: Shell, command: tuple[str, ...]
+) -> None:
+    """A table in place of the log it is made of would leave neither."""
+    run = shell.folder / "run"
+    before = content_of(run)
+    for name in ("log.jsonl", "config.toml", "checkpoints/new.html", "../run/log.jsonl"):
+        line = shell.refuse(command[0], "run", *command[1:], "--out", run / name)
+        assert "is a part of the run itself" in line
+    assert content_of(run) == before
+
+
+def test_a_folder_that_holds_its_own_run_is_learned_from_again(shell: Shell) -> None:
+    texts = shell.folder / "notes"
+    texts.mkdir()
+    (texts / "one.txt").write_text(TEXT, encoding="utf-8")
+    shell.call("train", "notes", *TINY_RUN, "--steps", "1", "--out", "notes/runs/first")
+    shell.call("train", "--resume", "notes/runs/first", "--steps", "2")
+    shell.call("train", "notes", *TINY_RUN, "--steps", "1", "--out", "notes/runs/second")
+
+
 def truncate(data: bytes) -> bytes:
     return data[: len(data) // 2]
 

@@ -30,6 +30,9 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst")
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 PARQUET_SUFFIX = ".parquet"
 _GZIP_MAGIC = b"\x1f\x8b"
+# What the folder of a run holds. Its log is no text, and grows while a run learns from the folder
+# around it.
+_RUN_PARTS = ("checkpoints", "log.jsonl")
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,10 @@ def _spool(stream: BinaryIO, label: str, kind: str, folder: Path) -> FileSource:
 
 
 def _text_files(folder: Path, counts: Counter[str]) -> list[Path]:
-    """Return the text and record files below a folder, sorted; hidden ones are not seen."""
+    """Return the text and record files below a folder, sorted.
+
+    Hidden ones are not seen, nor are folders of runs.
+    """
 
     def refuse(error: OSError) -> None:
         raise error
@@ -224,7 +230,7 @@ def _text_files(folder: Path, counts: Counter[str]) -> list[Path]:
     taken: list[Path] = []
     others = 0
     for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if _may_hold_text(Path(parent, name))]
         for name in names:
             file = Path(parent, name)
             if _is_text_name(name) and file.is_file():
@@ -239,6 +245,11 @@ def _text_files(folder: Path, counts: Counter[str]) -> list[Path]:
         )
     counts[OTHER_FILES] += others
     return sorted(taken, key=lambda file: file.relative_to(folder).parts)
+
+
+def _may_hold_text(folder: Path) -> bool:
+    is_run = all((folder / name).exists() for name in _RUN_PARTS)
+    return not folder.name.startswith(".") and not is_run
 
 
 def _is_text_name(name: str) -> bool:
