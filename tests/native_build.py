@@ -18,7 +18,7 @@ from patience import PATIENCE
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
-TIMEOUT = 4 * PATIENCE  # a build's, or that of a run of tests
+TIMEOUT = 12 * PATIENCE  # a build's, or that of a run of tests
 
 
 def find_tool(*names: str) -> str:
