@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .errors import Failure
-from .option_kinds import SectionCommand, option
+from .option_kinds import SectionCommand, SomePath, option
 from .options import at_least_1, reading_options, text_argument
 from .screen.display import Display, QuietDisplay, open_display
 from .screen.steady_display import SteadyDisplay
@@ -115,7 +115,7 @@ class _ExperimentCommand(SectionCommand):
 @option(
     "--out",
     section="Options",
-    type=click.Path(path_type=Path),
+    type=SomePath(path_type=Path),
     metavar="FOLDER",
     help="A new folder for page, numbers and pictures.  [default: experiments/NAME]",
 )

@@ -13,7 +13,7 @@ import click
 
 from .dialect_options import dialect_options, given_switches
 from .info import preset_config, refuse_unknown
-from .option_kinds import Number, SectionCommand, option
+from .option_kinds import Number, SectionCommand, SomePath, option
 from .options import (
     at_least_1,
     complete_runs_and_presets,
@@ -66,7 +66,7 @@ andrea params runs/book --n-layer 24 --picture shares.svg
 @option(
     "--picture",
     section="Options",
-    type=click.Path(path_type=Path),
+    type=SomePath(path_type=Path),
     metavar="FILE",
     help="Draw the shares into this file, over one that is there: .svg or .png.",
 )

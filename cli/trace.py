@@ -19,7 +19,7 @@ import numpy as np
 from .dialect_options import dialect_options, given_switches
 from .errors import Failure
 from .info import preset_config, refuse_unknown
-from .option_kinds import SectionCommand, option
+from .option_kinds import SectionCommand, SomePath, option
 from .options import at_least_0, at_least_1, best_option, complete_runs, complete_runs_and_presets
 from .recorded import check_record
 from .screen.display import Display, answer_display
@@ -142,7 +142,7 @@ class Findings:
 @option(
     "--out",
     section="Options",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=SomePath(path_type=Path, file_okay=False),
     metavar="FOLDER",
     help="Write pictures (attention.svg, stream.svg, lens.svg) and trace.json there.",
 )
@@ -190,7 +190,7 @@ def command(run: str | None, **options: Any) -> None:
 
 def _subject(run: str | None, options: Mapping[str, Any], display: Display) -> Subject:
     untrained = options["untrained"]
-    if (run is None) == (untrained is None):
+    if (not run) == (not untrained):
         raise click.UsageError("name a RUN, or a model with --untrained PRESET")
     for name in ("dialect", "bias", *given_switches(options), "seed"):
         is_preset = untrained is not None and not os.path.exists(untrained)

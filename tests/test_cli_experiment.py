@@ -55,7 +55,9 @@ def test_help_lists_the_experiments(shell: Shell) -> None:
         assert name in words and set(what.split()) <= set(words)
 
 
-def test_without_a_name_it_tells_the_names() -> None:
+def test_without_a_name_it_tells_the_names_and_no_folder_is_not_this_one() -> None:
+    empty = CliRunner().invoke(main, ["experiment", "residual", "--out", ""])
+    assert empty.exit_code == 2 and "the path is empty" in empty.output
     result = CliRunner().invoke(main, ["experiment"])
     assert result.exit_code == 2 and "name an experiment: residual, residual-init," in result.output
     usage = "Usage: andrea experiment [OPTIONS] NAME [TEXT...]"

@@ -260,6 +260,7 @@ def test_a_picture_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         (("gpt2", "--mlp-ratio", "nan"), "nan must be a number above 0"),
         (("gpt2", "--n-layer", "0"), "0 must be a whole number, 1 or more"),
         (("gpt2", "--activation", "tanh"), "'tanh' is not one of"),
+        (("gpt2", "--picture", ""), "the path is empty"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], told: str) -> None:

@@ -492,8 +492,11 @@ def test_what_is_refused(run: Path, tmp_path: Path, words: tuple[str, ...], told
     ("words", "told"),
     [
         ((), "name a RUN, or a model with --untrained PRESET"),
+        (("", "--text", "a"), "name a RUN, or a model with --untrained PRESET"),
+        (("--untrained", ""), "name a RUN, or a model with --untrained PRESET"),
         (("a", "--untrained", "gpt2"), "name a RUN, or a model with --untrained PRESET"),
         (("a", "--text", "x", "--token", "last"), "'last' is not a valid integer"),
+        (("a", "--text", "x", "--out", ""), "the path is empty"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], told: str) -> None:
