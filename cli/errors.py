@@ -67,7 +67,7 @@ def one_line_errors(debug: bool) -> Iterator[None]:
         elif isinstance(error, OSError):
             text = _describe_os_error(error)
         elif isinstance(error, MemoryError):
-            text = "out of memory; a smaller --batch-size, --block-size or --n-embd needs less"
+            text = "out of memory; smaller numbers need less: of texts, batches, context, width"
         else:
             text = (
                 f"unexpected {type(error).__name__}: {error} "
