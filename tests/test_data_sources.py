@@ -247,7 +247,8 @@ def test_with_an_encoding_bad_bytes_are_replaced_and_counted(
     assert documents_of(prepared) == [text]
     assert prepared.skipped.get("undecodable characters", 0) == replaced
     if replaced:
-        assert f"{replaced} undecodable characters replaced by U+FFFD" in prepared.notes[-1]
+        characters = "character" if replaced == 1 else "characters"
+        assert f"{replaced} undecodable {characters} replaced by U+FFFD" in prepared.notes[-1]
 
 
 # ---- what is refused
@@ -347,7 +348,7 @@ def test_bad_lines_are_refused_with_their_number_or_counted(
     prepared = prepare_here(file, skip_bad=True)
     assert documents_of(prepared) == ["good", "too"]
     assert dict(prepared.skipped) == {"bad lines": 1}
-    assert "1 bad lines skipped" in prepared.notes[-1]
+    assert "1 bad line skipped" in prepared.notes[-1]
 
 
 def test_a_line_without_end_does_not_fill_the_memory(
@@ -380,7 +381,7 @@ def test_missing_and_useless_paths(tmp_path: Path, prepare_here: Prepare) -> Non
     folder = tmp_path / "pictures"
     write(folder / "a.png", b"")
     message = refusal(lambda: prepare_here(folder))
-    assert "no text in this folder, 1 other files" in message and ".jsonl" in message
+    assert "no text in this folder, 1 other file:" in message and ".jsonl" in message
     inside = write(tmp_path / "file.txt", TEXT) / "below"
     assert "cannot be read: Not a directory" in refusal(lambda: prepare_here(inside))
 
@@ -402,7 +403,11 @@ def test_no_permission(
 
 @pytest.mark.parametrize(
     ("content", "counted"),
-    [(b"", "1 empty documents"), (b" \n ", "1 empty documents"), (b"\xef\xbb\xbf", "1 byte-order")],
+    [
+        (b"", "1 empty document skipped"),
+        (b" \n ", "1 empty document"),
+        (b"\xef\xbb\xbf", "1 byte-order mark removed"),
+    ],
 )
 def test_nothing_to_train_on(
     tmp_path: Path, prepare_here: Prepare, content: bytes, counted: str

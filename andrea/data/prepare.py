@@ -263,4 +263,5 @@ _MEANING = {REPLACED: "replaced by U+FFFD", BYTE_ORDER_MARKS: "removed"}
 
 def _count(item: tuple[str, int]) -> str:
     name, count = item
-    return f"{count:,} {name} {_MEANING.get(name, 'skipped')}"
+    of_one = name.removesuffix("s") if count == 1 else name
+    return f"{count:,} {of_one} {_MEANING.get(name, 'skipped')}"

@@ -23,6 +23,7 @@ from typing import BinaryIO
 from andrea.data.decoding import CHUNK, decode
 from andrea.data.records import json_lines, parquet_rows
 from andrea.errors import DataError
+from andrea.words import plural
 
 OTHER_FILES = "other files"
 
@@ -239,7 +240,7 @@ def _text_files(folder: Path, counts: Counter[str]) -> list[Path]:
                 others += 1
     if not taken:
         raise DataError(
-            f"{folder}: no text in this folder, {others} other files: it should hold "
+            f"{folder}: no text in this folder, {plural(others, 'other file')}: it should hold "
             f"{', '.join((*TEXT_SUFFIXES, *JSON_LINES_SUFFIXES, PARQUET_SUFFIX))} (also .gz); "
             "files of other names must be named one by one"
         )
