@@ -258,6 +258,16 @@ def renamed(old: str, new: str) -> Callable[[dict[str, Any], bytes], bytes]:
     return rewritten(json.dumps(old), json.dumps(new))
 
 
+def added(name: str) -> Callable[[dict[str, Any], bytes], bytes]:
+    """A file with a tensor more, of one number."""
+
+    def damage(header: dict[str, Any], data: bytes) -> bytes:
+        place = {"dtype": "F32", "shape": [1], "data_offsets": [len(data), len(data) + 4]}
+        return seal({**header, name: place}, data + bytes(4))
+
+    return damage
+
+
 def nested(depth: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(depth):
@@ -328,6 +338,14 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any], bytes], bytes], str]] = {
     "lacking": (renamed("ln_f.bias", "ln_f.ground"), "lacks ln_f.bias"),
     "line end": (renamed("h.0.ln_1.bias", "\n"), "lacks h.0.ln_1.bias"),
     "zero": (renamed("ln_f.bias", "ln_f.bias\0"), "header can't be read"),
+    "a bias too many": (
+        added("lm_head.bias"),
+        "holds lm_head.bias, which is no tensor of its model",
+    ),
+    "a moment too many": (
+        added("optimizer.m.x"),
+        "holds optimizer.m.x, which is no tensor of its model",
+    ),
     "no moments": (renamed("optimizer.m.ln_f.bias", "m"), "lacks optimizer.m.ln_f.bias"),
     "no model": (without("model"), "does not tell its model's sizes"),
     "no tokenizer": (without("tokenizer"), "the tokenizer can't be read"),

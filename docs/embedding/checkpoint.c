@@ -24,7 +24,8 @@ typedef struct {
     int64_t begin, end; /* bytes, from the end of the header */
     int64_t shape[MAX_AXES];
     int n_dims;
-    int is_wanted; /* while loading: by the model, at offset of this kind of memory */
+    int is_known;  /* while loading: a tensor of the model or of its moments */
+    int is_wanted; /* that is loaded, to offset of this kind of memory */
     mg_memory kind;
     int64_t offset;
 } entry;
@@ -319,8 +320,9 @@ int64_t checkpoint_step_count(const checkpoint* c) { return c->step_count; }
 
 /* ---- loading */
 
-/* Which tensors of the file go where in the model's memory of a kind; all must be there, in the model's shapes. */
-static int choose(checkpoint* c, mg_model* model, mg_memory kind, const char* prefix) {
+/* Which tensors of the file belong to the model's memory of a kind, and where they go if they are loaded; all must be there, in
+ * the model's shapes. */
+static int choose(checkpoint* c, mg_model* model, mg_memory kind, const char* prefix, int is_wanted) {
     for (int32_t i = 0; i < mg_model_tensor_count(model); ++i) {
         mg_tensor tensor;
         char name[MG_MAX_NAME + 16];
@@ -334,7 +336,8 @@ static int choose(checkpoint* c, mg_model* model, mg_memory kind, const char* pr
         for (int axis = 0; is_same && axis < e->n_dims; ++axis) is_same = e->shape[axis] == tensor.shape[axis];
         if (!is_same || e->end - e->begin != 4 * tensor.size)
             return refuse(c, "has %s in another shape than the model", name);
-        e->is_wanted = 1;
+        e->is_known = 1;
+        e->is_wanted = is_wanted;
         e->kind = kind;
         e->offset = tensor.offset;
     }
@@ -363,12 +366,15 @@ static int read_tensor(checkpoint* c, const entry* e, mg_model* model) {
 int checkpoint_load(checkpoint* c, mg_model* model, int with_moments, char error[CHECKPOINT_ERROR]) {
     c->error = error;
     error[0] = '\0';
-    for (size_t i = 0; i < c->count; ++i) c->entries[i].is_wanted = 0;
+    for (size_t i = 0; i < c->count; ++i) c->entries[i].is_known = c->entries[i].is_wanted = 0;
     if (with_moments && c->step_count < 0) return refuse(c, "holds weights only, so training can't go on from it");
-    if (!choose(c, model, MG_PARAMETERS, "")) return 0;
-    if (with_moments &&
-        !(choose(c, model, MG_MOMENT_1, "optimizer.m.") && choose(c, model, MG_MOMENT_2, "optimizer.v.")))
+    if (!choose(c, model, MG_PARAMETERS, "", 1)) return 0;
+    if (c->step_count >= 0 && !(choose(c, model, MG_MOMENT_1, "optimizer.m.", with_moments) &&
+                                choose(c, model, MG_MOMENT_2, "optimizer.v.", with_moments)))
         return 0;
+    for (size_t i = 0; i < c->count; ++i) /* numbers that nothing would come of are a sign of another model */
+        if (!c->entries[i].is_known)
+            return refuse(c, "holds %.64s, which is no tensor of its model", c->entries[i].name);
     if (fseek(c->file, 8 + (long)c->header_size, SEEK_SET) != 0)
         return refuse(c, "cannot be read: %s", strerror(errno));
     size_t last = c->count;
