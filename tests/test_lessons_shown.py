@@ -36,12 +36,14 @@ def shown() -> list[tuple[Block, str]]:
 
 def experiment_of(command: str) -> Experiment:
     words = shlex.split(command)[2:]
+    mode = "full" if "--full" in words else "quick"
+    words = [word for word in words if word != "--full"]
     given = dict(zip(words[1::2], words[2::2], strict=True))
     vary = [value for name, value in zip(words[1::2], words[2::2], strict=True) if name == "--vary"]
     steps = int(given["--steps"])
     if words[0] == "custom":
-        return custom("quick", 257, dict(map(parse_vary, vary)), steps)
-    return build(words[0], "quick", 257, steps)
+        return custom(mode, 257, dict(map(parse_vary, vary)), steps)
+    return build(words[0], mode, 257, steps)
 
 
 def first_cell(line: str) -> str:
