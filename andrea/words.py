@@ -28,6 +28,12 @@ def count(number: float) -> str:
     return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
 
 
+def decimal(number: float, digits: int) -> str:
+    """A number with so many digits after the point: 1,234.50, and 0.00 rather than -0.00."""
+    # Adding 0 turns -0 into 0.
+    return f"{round(number, digits) + 0.0:,.{digits}f}"
+
+
 def size(number: float) -> str:
     """A number of bytes in decimal units: 465 KB, 1.8 GB."""
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):

@@ -19,6 +19,7 @@ from andrea.cli.screen.formats import count, duration, parse_duration, printable
 from andrea.cli.screen.live_display import LiveDisplay
 from andrea.cli.screen.live_foot import bar, progress_line
 from andrea.cli.training.plan_rows import finish_time, memory_text
+from andrea.words import decimal
 
 RUNNING = Progress(
     step=12_345,
@@ -87,6 +88,14 @@ def test_durations_are_written(seconds: float, text: str) -> None:
 )
 def test_counts(number: float, text: str) -> None:
     assert count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(-0.004, "0.00"), (0.004, "0.00"), (-0.006, "-0.01"), (1234.5, "1,234.50")],
+)
+def test_numbers_with_decimals(number: float, text: str) -> None:
+    assert decimal(number, 2) == text
 
 
 @pytest.mark.parametrize(

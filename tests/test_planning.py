@@ -15,7 +15,7 @@ from andrea import PRESETS, ModelConfig
 from andrea.config import DIALECTS
 from andrea.errors import ConfigError
 from andrea.planning.machine import available_memory, measure_flops, probe
-from andrea.planning.memory import TooLarge
+from andrea.planning.memory import Room, TooLarge
 from andrea.planning.plan import DEFAULT_SECONDS, Choices, Plan, needs_speed, plan, preset_tokenizer
 from andrea.planning.shapes import check_choices
 from andrea.planning.sizes import flops_per_token, memory_plan, num_parameters, parameter_table
@@ -305,6 +305,19 @@ def test_little_memory_means_smaller_parts_of_the_same_step() -> None:
     assert any("to fit in memory" in note for note in tight.notes)
     alone = plan(Choices(steps=100), **text, memory=2 * 10**7)
     assert alone.memory["total"] <= 2 * 10**7
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "most", "parts"),
+    [(24, 20, 12), (24, 5, 4), (36, 17, 12), (2**31 - 1, 10**6, 1), (2**40, 2**20, 2**20)],
+)
+def test_a_step_is_parted_evenly_whatever_its_size(
+    batch_size: int, most: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest divisor that fits, of a prime 1, found without trying all numbers below."""
+    monkeypatch.setattr(Room, "fits", lambda room, model, size, share: size <= most)
+    found = Room(10**9).smaller_batch(small_model().config, batch_size, 3)
+    assert found == {"batch_size": parts, "accumulate": 3 * (batch_size // parts)}
 
 
 def test_a_model_that_cannot_fit_is_refused_with_both_figures() -> None:

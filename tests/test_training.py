@@ -56,6 +56,7 @@ def reports_of(model: andrea.GPT, config: TrainConfig, **settings: Any) -> list[
         ("beta1", 1.0),
         ("beta2", -0.1),
         ("eps", 0.0),
+        ("eps", 1e-38),
         ("max_norm", -1.0),
         ("seed", -1),
         ("seed", 2**64),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,12 @@ SHARE_OF_MEMORY = 0.7
 _SHARE_OF_PROPOSALS = 0.9
 # Where less than twice the copy is free beside the engine, checkpoints are written without one.
 _SHARE_OF_COPY = 0.5
+
+
+def _divisors(number: int) -> list[int]:
+    """All of them, the smallest first; by trial up to the root, since a number may be anything."""
+    low = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return low + [number // one for one in reversed(low) if one * one != number]
 
 
 class TooLarge(ConfigError):
@@ -91,8 +98,8 @@ class Room:
         self, model: ModelConfig, batch_size: int, accumulate: int
     ) -> dict[str, Any] | None:
         """The largest smaller batches that fit, more of them, so that a step stays what it is."""
-        for smaller in range(batch_size - 1, 0, -1):
-            if batch_size % smaller == 0 and self.fits(model, smaller, _SHARE_OF_PROPOSALS):
+        for smaller in _divisors(batch_size)[-2::-1]:
+            if self.fits(model, smaller, _SHARE_OF_PROPOSALS):
                 return {
                     "batch_size": smaller,
                     "accumulate": accumulate * (batch_size // smaller),

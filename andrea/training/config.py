@@ -15,9 +15,11 @@ T = TypeVar("T")
 
 _ABOVE_0 = (lambda value: value > 0, "above 0")
 _FROM_0 = (lambda value: value >= 0, "0 or more")
+# float32's smallest normal number: the engine takes what is smaller for 0, and divides by it.
+_NORMAL = (lambda value: value >= 2.0**-126, "1.18e-38 or more")
 _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "learning_rate": _ABOVE_0,
-    "eps": _ABOVE_0,
+    "eps": _NORMAL,
     "weight_decay": _FROM_0,
     "max_norm": _FROM_0,
     "beta1": (lambda value: 0 <= value < 1, "at least 0 and below 1"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from andrea.data import EvaluationWindows
 from andrea.lessons.pictures import GREY, PALETTE, Picture
 from andrea.lessons.trace_forward import ForwardPass
+from andrea.words import decimal
 
 from .drawings import drawing, legend, line, loss_curves
 from .experiment import Contrast, Drawing, Experiment, OfSeed, Table, Variant
@@ -224,7 +225,7 @@ def _by_block(results: Results) -> Table:
 def _mean(values: list[float], digits: int) -> str:
     found = summary(values)
     spread = "" if found.sd is None else f" ± {found.sd:.{digits}f}"
-    return f"{found.mean:.{digits}f}{spread}"
+    return f"{decimal(found.mean, digits)}{spread}"
 
 
 def _costs(results: Results) -> Picture:

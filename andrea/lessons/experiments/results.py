@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from andrea.planning.sizes import flops_per_token, num_parameters
-from andrea.words import plural
+from andrea.words import decimal, plural
 
 from .experiment import Contrast, Experiment, Table, Variant
 from .run import Run
@@ -131,7 +131,7 @@ class Results:
             for measure in self.experiment.measures:
                 values = [value for run in runs if (value := measure.value(run)) is not None]
                 mean = sum(values) / len(values) if values else None
-                measured.append("" if mean is None else f"{mean:,.{measure.digits}f}")
+                measured.append("" if mean is None else decimal(mean, measure.digits))
             failed = self.diverged(variant)
             yield (
                 variant.name,
