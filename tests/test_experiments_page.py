@@ -129,7 +129,7 @@ def test_names_of_curves_stand_below_the_axes(
 
 @WITH_PICTURES
 @pytest.mark.parametrize("decades", [15, 1])
-def test_gradients_over_many_decades_are_told_by_whole_powers(
+def test_gradients_are_told_by_whole_powers_or_where_few_by_1_2_and_5(
     results: Results, tmp_path: Path, decades: int
 ) -> None:
     runs = []
@@ -144,6 +144,7 @@ def test_gradients_over_many_decades_are_told_by_whole_powers(
     words = [word for word in heights(tmp_path / "gradients.svg") if re.match(r"[\d.e-]+$", word)]
     whole = [math.log10(float(word)).is_integer() for word in words if float(word) < 1]
     assert len(whole) >= 3 and all(whole) == (decades > 3), words
+    assert all(word.lstrip("0.")[0] in "125" for word in words if float(word) < 1), words
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

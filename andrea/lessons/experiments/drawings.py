@@ -171,6 +171,8 @@ def gradient_profile(name: str, share: float, series: str, where: Chosen) -> Dra
             low, high = axes.get_ylim()
             if high - low >= _DECADES:
                 _whole_numbers(axes.yaxis)
+            elif len(ticks := _ticks_of_1_2_5(low, high)) >= 3:
+                axes.set_yticks(ticks)
             axes.yaxis.set_major_formatter(lambda power, _: f"{10.0**power:.2g}")
             _whole_numbers(axes.xaxis)
             axes.set_xlabel("block, counted from the embeddings")
@@ -220,6 +222,13 @@ def pictures(results: Results) -> Iterator[tuple[Drawing, Picture]]:
 def _values(variants: Iterable[Variant], factor: str) -> list[Any]:
     """The values of a factor, each once, in the order of the variants."""
     return list(dict.fromkeys(variant.factors[factor] for variant in variants))
+
+
+def _ticks_of_1_2_5(low: float, high: float) -> list[float]:
+    """The logarithms between two of 1, 2 and 5 with any power of ten."""
+    powers = range(math.floor(low), math.ceil(high))
+    ticks = [power + math.log10(digit) for power in powers for digit in (1, 2, 5)]
+    return [tick for tick in (*ticks, math.ceil(high)) if low <= tick <= high]
 
 
 def _whole_numbers(axis: Axis) -> None:
