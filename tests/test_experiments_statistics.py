@@ -71,6 +71,15 @@ def test_equal_numbers_have_a_point_for_an_interval_and_no_effect_size() -> None
     assert verdict.outcome == HOLDS and verdict.why.startswith("0.25 nats, alike in all 3 seeds:")
 
 
+def test_one_of_a_unit_is_told_in_the_singular() -> None:
+    one = judge(summary([1.0, 1.0]), 1.0, " powers of ten")
+    assert one.why == (
+        "1 power of ten, alike in all 2 seeds: all of the interval is at or above 1 power of ten"
+    )
+    assert "1 nat of 0" in judge_alike(summary([0.5, 0.6]), 1.0, " nats").why
+    assert "at or above 1%" in judge(summary([2.0, 2.1]), 1.0, "%").why
+
+
 @pytest.mark.parametrize("value", [0.05, 0.1, 0.2, 0.47, math.log(257)])
 @pytest.mark.parametrize("seeds", [3, 5, 6, 7])
 def test_equal_numbers_are_their_own_mean(value: float, seeds: int) -> None:

@@ -7,6 +7,7 @@ pair, and what is judged are the differences within pairs, which the luck of a s
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,7 @@ def judge(effect: Summary, least: float, unit: str) -> Verdict:
     if effect.interval is None:
         return _one_seed(effect, unit)
     low, high = effect.interval
-    told, bound = _told(effect, unit), f"{least:.3g}{unit}"
+    told, bound = _told(effect, unit), _amount(least, unit)
     if low >= least:
         return Verdict(HOLDS, f"{told}: all of the interval is at or above {bound}")
     if high < least:
@@ -103,7 +104,7 @@ def judge_alike(effect: Summary, most: float, unit: str) -> Verdict:
     if effect.interval is None:
         return _one_seed(effect, unit)
     low, high = effect.interval
-    told, bound = _told(effect, unit), f"{most:.3g}{unit}"
+    told, bound = _told(effect, unit), _amount(most, unit)
     if -most <= low and high <= most:
         return Verdict(HOLDS, f"{told}: all of the interval is within {bound} of 0")
     if low > most or high < -most:
@@ -128,19 +129,26 @@ def all_of(verdicts: Sequence[Verdict]) -> str:
 
 def _one_seed(effect: Summary, unit: str) -> Verdict:
     return Verdict(
-        UNDECIDED, f"{effect.mean:.3g}{unit} with one seed, which does not tell how much is luck"
+        UNDECIDED,
+        f"{_amount(effect.mean, unit)} with one seed, which does not tell how much is luck",
     )
+
+
+def _amount(number: float, unit: str) -> str:
+    """A number with its unit, which is given in the plural: 0.5 nats, 1 power of ten."""
+    written = f"{number:.3g}"
+    return written + (re.sub(r"^( \w+)s\b", r"\1", unit) if written == "1" else unit)
 
 
 def _told(effect: Summary, unit: str) -> str:
     assert effect.interval is not None
     low, high = effect.interval
     if low == high:  # as numbers that are counted may be
-        return f"{effect.mean:.3g}{unit}, alike in all {len(effect.values)} seeds"
+        return f"{_amount(effect.mean, unit)}, alike in all {len(effect.values)} seeds"
     d = effect.effect_size
     size = "" if d is None else f", d {d:,.0f}" if abs(d) >= 10 else f", d {d:.1f}"
     return (
-        f"{effect.mean:.3g}{unit} ({LEVEL:.0%} interval {low:.3g} to {high:.3g} from "
+        f"{_amount(effect.mean, unit)} ({LEVEL:.0%} interval {low:.3g} to {high:.3g} from "
         f"{len(effect.values)} seeds{size})"
     )
 

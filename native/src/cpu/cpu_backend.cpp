@@ -70,7 +70,8 @@ float* CpuBackend<E>::shared_scratch(size_t bytes) {
 
 template <typename E>
 std::string CpuBackend<E>::description() const {
-    return format("cpu: %s kernels, %d threads, %s", kernels_.isa, thread_count(), precision());
+    const int threads = thread_count();
+    return format("cpu: %s kernels, %d thread%s, %s", kernels_.isa, threads, threads == 1 ? "" : "s", precision());
 }
 
 template <typename E>
