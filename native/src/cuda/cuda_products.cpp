@@ -38,10 +38,11 @@ size_t CudaBackend<E>::scratch_bytes(const WorkShape& s) const {
     }
     total += Scratch::rounded(floats_bytes(head_rows(s.N, s.V) * logits_stride(s.V)));
     if (s.purpose == Purpose::forward) return total;
-    const int64_t widest = std::max(3 * s.C, s.hidden);
-    total += Scratch::rounded(floats_bytes(widest));
-    total += Scratch::rounded(column_sums_scratch_bytes(s.N, widest));
-    total += Scratch::rounded(norm_backward_scratch_bytes(s.N, s.C));
+    if (s.biased > 0) {
+        total += Scratch::rounded(floats_bytes(s.biased));
+        total += Scratch::rounded(column_sums_scratch_bytes(s.N, s.biased));
+    }
+    if (s.has_norms) total += Scratch::rounded(norm_backward_scratch_bytes(s.N, s.C));
     total += Scratch::rounded(attention_backward_scratch_bytes(s.N / s.T, s.T, s.NH));
     return total;
 }

@@ -31,13 +31,12 @@ void Config::check() const {
                    static_cast<long long>(n_embd), static_cast<long long>(n_head));
     check_argument(n_layer <= kMostLayers, "config: n_layer is %lld but at most %lld is supported",
                    static_cast<long long>(n_layer), static_cast<long long>(kMostLayers));
-    const bool has_norms = has_block_norms() || final_norm || embedding_norm;
     check_argument(
-        has_norms || norm == Norm::layernorm,
+        has_norms() || norm == Norm::layernorm,
         "config: norm is rmsnorm, but the model has no norm: norm_position is none, and there is no final and "
         "no embedding norm");
     check_argument(
-        has_norms || norm_affine,
+        has_norms() || norm_affine,
         "config: norm_affine is off, but the model has no norm: norm_position is none, and there is no final "
         "and no embedding norm");
     check_argument(init_std > 0 && init_std <= kLargestStd, "config: init_std is %g but must be above 0 and at most %g",

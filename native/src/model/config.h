@@ -37,6 +37,7 @@ struct Config {
     // Of the MLP's first layer's output: a gated activation takes two numbers for one.
     int64_t hidden_dim() const { return is_gated(activation) ? 2 * mlp_dim : mlp_dim; }
     bool has_block_norms() const { return norm_position != NormPosition::none; }
+    bool has_norms() const { return has_block_norms() || final_norm || embedding_norm; }
 
     void check() const;                                               // raises MG_ERROR_ARGUMENT
     void check_batch(const char* call, int64_t B, int64_t T) const;   // the same, of a batch's sizes

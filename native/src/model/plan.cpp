@@ -1,5 +1,7 @@
 #include "model/plan.h"
 
+#include <algorithm>
+
 #include "model/activations.h"
 #include "model/decoder.h"
 #include "model/tensors.h"
@@ -14,9 +16,10 @@ mg_memory_plan plan_memory(const Config& config, const Backend& backend, int64_t
     const KeptBytes model = decodes ? Decoder::bytes(backend, config, B, B * T)
                                     : activation_bytes(backend, config, B, T, Keep::for_backward);
     const int64_t positions = decodes ? config.block_size : T;
-    const WorkShape shape{
-        purpose,       B * T, B, positions, config.n_embd, config.n_head, config.vocab_size, config.hidden_dim(),
-        config.mlp_dim};
+    const int64_t C = config.n_embd, hidden = config.hidden_dim();
+    const int64_t biased = std::max(config.attn_bias ? 3 * C : 0, config.mlp_bias ? std::max(hidden, C) : 0);
+    const WorkShape shape{purpose, B * T,          B,      positions,         C, config.n_head, config.vocab_size,
+                          hidden,  config.mlp_dim, biased, config.has_norms()};
     mg_memory_plan plan;
     plan.parameters = values + (decodes || backend.trains_prepared() ? prepared : 0);
     plan.gradients = trains ? values : 0;
