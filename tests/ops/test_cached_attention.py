@@ -16,13 +16,15 @@ TOLERANCE = {"fp32": 1e-6, "bf16": 1.0 * UNIT}
 
 @pytest.mark.parametrize("head_dim", [1, 3, 8, 17, 32, 64, 80])
 @pytest.mark.parametrize(
-    "sizes", [[1] * 9, [9], [4, 1, 3, 1]], ids=["one by one", "at once", "mixed"]
+    "sizes",
+    [[1] * 9, [9], [4, 1, 3, 1], [70, 1, 2]],
+    ids=["one by one", "at once", "mixed", "after a prompt"],
 )
 def test_sequences_fed_in_turn(
     device: Device, rng: np.random.Generator, head_dim: int, sizes: list[int]
 ) -> None:
     """Sequence 2 is one token behind sequence 0; sequence 1 of the three is never fed."""
-    NH, sequences, capacity = 2, 3, 9
+    NH, sequences, capacity = 2, 3, sum(sizes)
     C = NH * head_dim
     qkv = device.rounded(rng.standard_normal((sequences, capacity, 3 * C), np.float32))
     expected, _ = ops.attention_forward(qkv.astype(float), NH)

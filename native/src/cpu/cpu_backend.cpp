@@ -223,10 +223,14 @@ size_t CpuBackend<E>::attention_saved_bytes(int64_t B, int64_t T, int64_t NH) co
 template <typename E>
 void CpuBackend<E>::attention_forward(Element* out, void* saved, const Element* qkv, int64_t B, int64_t T, int64_t C,
                                       int64_t NH) {
+    attend(elements<E>(out), static_cast<float*>(saved), elements<E>(qkv), B, T, C, NH);
+}
+
+template <typename E>
+void CpuBackend<E>::attend(E* out, float* saved, const E* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const ThreadScratch scratch = thread_scratch(kernels_.attention_scratch_bytes(T, C / NH));
     parallel_for(scratch.threads, B * NH, [&](int64_t task, int worker) {
-        kernels_.attention_forward(elements<E>(out), static_cast<float*>(saved), elements<E>(qkv), T, C, NH, task / NH,
-                                   task % NH, scratch.of(worker));
+        kernels_.attention_forward(out, saved, qkv, T, C, NH, task / NH, task % NH, scratch.of(worker));
     });
 }
 
@@ -324,6 +328,15 @@ size_t CpuBackend<E>::cache_bytes(int64_t sequences, int64_t capacity, int64_t C
     return static_cast<size_t>(2 * sequences * capacity * C) * sizeof(E);
 }
 
+// How many of the rows, from the first on, are the first tokens of one sequence.
+static int64_t rows_from_0(const int32_t* sequences, const int32_t* positions, int64_t rows) {
+    int64_t count = 0;
+    while (count < rows && sequences[count] == sequences[0] && positions[count] == count) ++count;
+    return count;
+}
+
+// A row attends to the cache alone, but for a prompt that is read at once: its rows are a sequence as in training, and share
+// what they read of the keys and values.
 template <typename E>
 void CpuBackend<E>::cached_attention_forward(Element* out, void* cache, const Element* qkv, const int32_t* sequences,
                                              const int32_t* positions, int64_t rows, int64_t capacity, int64_t C,
@@ -343,14 +356,24 @@ void CpuBackend<E>::cached_attention_forward(Element* out, void* cache, const El
             }
         }
     });
-    const ThreadScratch scratch = thread_scratch(floats_bytes(capacity));
-    parallel_for(scratch.threads, rows * NH, [&](int64_t task, int worker) {
-        const int64_t row = task / NH, head = task % NH;
-        const E* keys = memory + sequences[row] * per_sequence + head * per_head;
-        kernels_.cached_attention(elements<E>(out) + row * C + head * head_dim, keys, keys + NH * per_head,
-                                  elements<E>(qkv) + row * 3 * C + head * head_dim, positions[row] + 1, head_dim,
-                                  static_cast<float*>(scratch.of(worker)));
-    });
+    for (int64_t begin = 0, end; begin < rows; begin = end) {
+        const int64_t first_tokens = rows_from_0(sequences + begin, positions + begin, rows - begin);
+        end = begin + std::max<int64_t>(first_tokens, 1);
+        if (first_tokens >= kPromptRows) {
+            attend(elements<E>(out) + begin * C, shared_scratch(floats_bytes(first_tokens * NH)),
+                   elements<E>(qkv) + begin * 3 * C, 1, first_tokens, C, NH);
+            continue;
+        }
+        while (end < rows && rows_from_0(sequences + end, positions + end, rows - end) < kPromptRows) ++end;
+        const ThreadScratch scratch = thread_scratch(floats_bytes(capacity));
+        parallel_for(scratch.threads, (end - begin) * NH, [&](int64_t task, int worker) {
+            const int64_t row = begin + task / NH, head = task % NH;
+            const E* keys = memory + sequences[row] * per_sequence + head * per_head;
+            kernels_.cached_attention(elements<E>(out) + row * C + head * head_dim, keys, keys + NH * per_head,
+                                      elements<E>(qkv) + row * 3 * C + head * head_dim, positions[row] + 1, head_dim,
+                                      static_cast<float*>(scratch.of(worker)));
+        });
+    }
 }
 
 // ---- limits of the machine

@@ -116,6 +116,8 @@ class CpuBackend final : public Backend {
     };
     ThreadScratch thread_scratch(size_t bytes);
     float* shared_scratch(size_t bytes);
+
+    void attend(E* out, float* saved, const E* qkv, int64_t B, int64_t T, int64_t C, int64_t NH);
     template <typename Rows>
     void sum_norm_gradients(float* dgamma, float* dbeta, int64_t N, int64_t C, const Rows& rows);
 

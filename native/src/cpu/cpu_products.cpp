@@ -63,6 +63,10 @@ size_t CpuBackend<E>::scratch_bytes(const WorkShape& s) const {
     const int64_t chunk = head_chunk_rows(s.N, s.V);
     size_t shared = decodes ? 0 : floats_bytes(chunk * s.V), packed = 0;
     size_t thread = decodes ? floats_bytes(s.T) : kernels_.attention_scratch_bytes(s.T, s.C / s.NH);
+    if (const int64_t prompt = s.N / s.sequences; decodes && prompt >= kPromptRows) {
+        shared = floats_bytes(prompt * s.NH);
+        thread = std::max(thread, kernels_.attention_scratch_bytes(prompt, s.C / s.NH));
+    }
     const auto product = [&](int64_t depth, int64_t columns) {
         thread = std::max(thread, kernels_.product_scratch_bytes(depth));
         packed = std::max(packed, packed_bytes(kernels_, columns, depth));

@@ -17,6 +17,9 @@ inline size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 // Rows of a chunk whose partial sums are added up in order: at most 64 chunks of at least 32 rows, however many threads.
 inline int64_t sum_chunk_rows(int64_t N) { return N <= 64 * 32 ? 32 : ceil_div(N, 64); }
 
+// So many first tokens of a sequence, read at once, attend to each other as a sequence does in training.
+constexpr int64_t kPromptRows = 32;
+
 template <typename E>
 const E* elements(const Element* x) {
     return reinterpret_cast<const E*>(x);
