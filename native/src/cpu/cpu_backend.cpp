@@ -12,14 +12,6 @@
 #include "error.h"
 
 namespace mg::cpu {
-namespace {
-
-// Task sizes.  They never depend on the number of threads where a task ends in a partial sum.
-constexpr int64_t kRowsPerTask = 16;
-constexpr int64_t kColumnsPerTask = 32;
-constexpr int64_t kNumbersPerTask = int64_t{1} << 15;
-
-}  // namespace
 
 template <typename E>
 CpuBackend<E>::CpuBackend() : kernels_(kernels<E>()) {}
@@ -328,15 +320,7 @@ size_t CpuBackend<E>::cache_bytes(int64_t sequences, int64_t capacity, int64_t C
     return static_cast<size_t>(2 * sequences * capacity * C) * sizeof(E);
 }
 
-// How many of the rows, from the first on, are the first tokens of one sequence.
-static int64_t rows_from_0(const int32_t* sequences, const int32_t* positions, int64_t rows) {
-    int64_t count = 0;
-    while (count < rows && sequences[count] == sequences[0] && positions[count] == count) ++count;
-    return count;
-}
-
-// A row attends to the cache alone, but for a prompt that is read at once: its rows are a sequence as in training, and share
-// what they read of the keys and values.
+// A row attends to the cache; rows that begin a sequence, a prompt, attend to each other and share what they read.
 template <typename E>
 void CpuBackend<E>::cached_attention_forward(Element* out, void* cache, const Element* qkv, const int32_t* sequences,
                                              const int32_t* positions, int64_t rows, int64_t capacity, int64_t C,

@@ -14,11 +14,23 @@ inline size_t floats_bytes(int64_t count) { return static_cast<size_t>(count) * 
 
 inline size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+// Task sizes.  They never depend on the number of threads where a task ends in a partial sum.
+constexpr int64_t kRowsPerTask = 16;
+constexpr int64_t kColumnsPerTask = 32;
+constexpr int64_t kNumbersPerTask = int64_t{1} << 15;
+
 // Rows of a chunk whose partial sums are added up in order: at most 64 chunks of at least 32 rows, however many threads.
 inline int64_t sum_chunk_rows(int64_t N) { return N <= 64 * 32 ? 32 : ceil_div(N, 64); }
 
 // So many first tokens of a sequence, read at once, attend to each other as a sequence does in training.
 constexpr int64_t kPromptRows = 32;
+
+// How many of the rows, from the first on, are the first tokens of one sequence.
+inline int64_t rows_from_0(const int32_t* sequences, const int32_t* positions, int64_t rows) {
+    int64_t count = 0;
+    while (count < rows && sequences[count] == sequences[0] && positions[count] == count) ++count;
+    return count;
+}
 
 template <typename E>
 const E* elements(const Element* x) {
